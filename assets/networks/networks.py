@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes the network files beside it: the built-in models as lists of nodes, and an encoder of padded texts.
+"""Writes the network files beside it: the built-in models as lists of nodes, an encoder of padded texts, and a decoder that is no built-in model.
 
-`network::tests` compares the programs of the built-in models with the built-in ones.
+`network::tests` compares the programs of the built-in models with the built-in ones; for the Llama tests compare logits.
 
     python3 assets/networks/networks.py
 """
@@ -154,7 +154,81 @@ def encoder():
     return network({"name": "ids", "shape": [2, context], "below": vocabulary}, {"shape": [2], "below": 3}, parameters, nodes)
 
 
+def llama():
+    """The built-in model makes its rotary tables before the first block, so that its program has another order."""
+    vocabulary, context, layers, heads, own, width, hidden = 19, 5, 2, 4, 2, 8, 12
+    keys = width // heads * own
+    parameters, nodes = [weight("token_embedding", [vocabulary, width], 0.5)], []
+
+    def made(name, operator, *x, **attributes):
+        nodes.append(node(name, operator, *x, **attributes))
+        return name
+
+    def norm(name, x):
+        parameters.append(parameter(f"{name}.gain", [width], "ones"))
+        return made(name, "rms_norm", x, f"{name}.gain", epsilon=1e-5)
+
+    def linear(name, x, outputs, inputs):
+        parameters.append(weight(f"{name}.weight", [outputs, inputs], 0.5))
+        return made(name, "matmul", x, f"{name}.weight")
+
+    x = made("embedding", "embedding", "token_embedding", "inputs")
+    for layer in range(layers):
+        name = f"block{layer}"
+        y = norm(f"{name}.norm1", x)
+        q, k, v = [linear(f"{name}.{part}", y, size, width) for part, size in (("query", width), ("key", keys), ("value", keys))]
+        q, k = [made(f"{x}_rotary", "rotary", x, heads=of, theta=10000) for x, of in ((q, heads), (k, own))]
+        y = linear(f"{name}.attention_out", made(f"{name}.attention", "grouped_attention", q, k, v, heads=heads, p=0), width, width)
+        x = made(f"{name}.residual1", "residual", x, y)
+        y = norm(f"{name}.norm2", x)
+        gate, up = [linear(f"{name}.{part}", y, hidden, width) for part in ("gate", "up")]
+        y = linear(f"{name}.down", made(f"{name}.swiglu", "swiglu", gate, up), width, hidden)
+        x = made(f"{name}.residual2", "residual", x, y)
+    x = norm("final_norm", x)
+    parameters.append(weight("head", [vocabulary, width], 0.5))
+    made("logits", "matmul", x, "head")
+    rows = 2 * context
+    return network({"name": "tokens", "shape": [rows], "below": vocabulary}, {"shape": [rows], "below": vocabulary},
+                   parameters, nodes)
+
+
+def decoder():
+    """Positions by a table and by rotation, heads that share keys, layers beside one another, and operators that no decoder has."""
+    vocabulary, context, width, hidden = 11, 7, 8, 12
+    parameters, nodes = [], []
+
+    def tensor(name, *shape):
+        is_gain = len(shape) == 1 and not name.endswith("bias")
+        parameters.append(weight(name, [*shape], 0.5) if len(shape) > 1 else parameter(name, [*shape], "ones" if is_gain else "zeros"))
+        return name
+
+    def made(name, operator, *x, **attributes):
+        nodes.append(node(name, operator, *x, **attributes))
+        return name
+
+    x = made("embedded", "padded_embedding", tensor("token_embedding", vocabulary, width), "inputs", ignore=0)
+    x = made("placed", "position_embedding", x, tensor("positions", context + 2, width))
+    x = made("typed", "first_row", x, tensor("kinds", 2, width))
+    x = made("dropped", "dropout", x, p=0.25)
+    normed = made("normed", "rms_norm", x, tensor("norm", width), epsilon=1e-5)
+    q = made("query0", "matmul", normed, tensor("query", width, width))
+    q = made("query1", "head_rms_norm", q, tensor("query_norm", 2), heads=4, epsilon=1e-5)
+    q = made("query2", "rotary", q, heads=4, theta=100)
+    k = made("key1", "rotary", made("key0", "matmul", normed, tensor("key", width // 2, width)), heads=2, theta=100)
+    v = made("value0", "matmul", normed, tensor("value", width // 2, width))
+    attended = made("attended", "grouped_attention", q, k, v, heads=4, p=0.25)
+    y, gate = [made(name, "matmul", normed, tensor(f"mlp_{name}", hidden, width)) for name in ("in", "gate")]
+    y = made("scaled", "gain", made("gated", "swiglu", gate, y), tensor("mlp_scale", hidden))
+    y = made("out", "linear", y, tensor("mlp_out", width, hidden), tensor("mlp_bias", width))
+    x = made("stream", "residual", x, made("beside", "residual", attended, y))
+    x = made("both", "residual", x, made("again", "attention", x, normed, x, heads=1, p=0))
+    x = made("last", "layer_norm", x, tensor("last_norm", width), tensor("last_bias", width), epsilon=1e-5)
+    made("logits", "matmul", x, tensor("head", vocabulary, width))
+    return network({"name": "tokens", "shape": [2, context], "below": vocabulary}, {"shape": [2 * context], "below": vocabulary},
+                   parameters, nodes)
+
+
 if __name__ == "__main__":
-    for made in (mlp, resnet, gpt, encoder):
+    for made in (mlp, resnet, gpt, llama, encoder, decoder):
         text = json.dumps(made(), indent=1)
         (Path(__file__).parent / f"{made.__name__}.json").write_text(text + "\n")

@@ -50,8 +50,9 @@ def network_settings(network):
     settings |= {f"parameter.{parameter['name']}": shape(parameter["shape"]) for parameter in network["parameters"]}
     for number, node in enumerate(network["nodes"]):
         given = node.get("attributes", {})
-        acting = [f"{pattern(f32(given[name])):08x}" if name == "epsilon" else str(given[name]) for name in ("heads", "ignore", "epsilon") if name in given]
-        assert set(given) <= {"heads", "ignore", "epsilon", "p"}, "an order that this script does not know"
+        acting = [f"{pattern(f32(given[name])):08x}" if name in ("epsilon", "theta") else str(given[name])
+                  for name in ("heads", "ignore", "epsilon", "theta") if name in given]
+        assert set(given) <= {"heads", "ignore", "epsilon", "theta", "p"}, "an order that this script does not know"
         settings[f"node.{number}"] = " ".join([node["name"], node["operator"], *node["inputs"], *acting])
     return [sized(name.encode()) + sized(value.encode()) for name, value in sorted(settings.items())]
 
@@ -96,11 +97,13 @@ def main():
     lie |= {"signature": b64(liar.sign(b"tiebreak 2 predictions\n" + text(lie).encode()))}
     claim = {"kind": "class", "sample": 4, "row": 0, "slices": [0], "bytes": b64(rows[-1]), "siblings": ""}
     verdict = json.dumps({"answer": 1, "receipt": text(lie), "claim": claim}, separators=(",", ":"))
-    encoder = json.loads((pathlib.Path(__file__).parents[1] / "networks" / "encoder.json").read_text())
+    networks = pathlib.Path(__file__).parents[1] / "networks"
+    encoder, decoder = [json.loads((networks / f"{name}.json").read_text()) for name in ("encoder", "decoder")]
     network = derive("tiebreak 2 predicting model", listed(network_settings(encoder))).hex()
-    comment = "Made by predictions.py. `samples`: the pixels of samples 2, 3, .. of some data. `receipt` and `signed`: texts of receipts of their predictions. `verdict`: a verdict on a third. `salted` and `opening`: the first one, salted. `network`: the digest of the model of assets/networks/encoder.json."
+    answering = derive("tiebreak 2 answering model", listed(network_settings(decoder))).hex()
+    comment = "Made by predictions.py. `samples`: the pixels of samples 2, 3, .. of some data. `receipt` and `signed`: texts of receipts of their predictions. `verdict`: a verdict on a third. `salted` and `opening`: the first one, salted. `network`: the digest of the model of assets/networks/encoder.json. `answering`: the digest of the model of assets/networks/decoder.json as it answers."
     path = pathlib.Path(__file__).with_name("predictions.json")
-    document = {"_comment": comment, "samples": samples, "receipt": text(fields), "signed": text(signed), "verdict": verdict, "salted": text(salted), "opening": opening, "network": network}
+    document = {"_comment": comment, "samples": samples, "receipt": text(fields), "signed": text(signed), "verdict": verdict, "salted": text(salted), "opening": opening, "network": network, "answering": answering}
     path.write_text("{\n" + ",\n".join(f"  {json.dumps(name)}: {json.dumps(value)}" for name, value in document.items()) + "\n}\n")
 
 

@@ -1,11 +1,13 @@
 """Capture of decoders as Llama, Qwen2, Qwen3 and Mistral are: the bits of the built-in model, PyTorch's numbers, and what is refused."""
 
 import json
+import math
 import re
 from pathlib import Path
 
 import pytest
 from captures import F, captured_error, imported_transformers, mean_loss, needs_torch, nn, torch, trains_as_the_built_in_one
+from conftest import command
 
 import tiebreak
 
@@ -112,6 +114,29 @@ def test_a_captured_decoder_trains_to_the_bits_of_the_built_in_one_and_near_pyto
     torch.manual_seed(1)
     make, more, optimizer = DECODERS[name]
     trains_as_the_built_in_one(make(), {**TABLE, **more}, None, optimizer)
+
+
+@needs_torch
+@pytest.mark.parametrize("name", ["llama", "by hand"])
+def test_a_captured_decoder_writes_what_pytorch_does(folder, name):
+    """The most likely tokens, in windows as docs/INFERENCE.md has them."""
+    torch.manual_seed(1)
+    model, context = DECODERS[name][0](), 5
+    Path("text.txt").write_bytes(bytes(i * i * 7 % 251 % 19 for i in range(400)))
+    batch = torch.zeros(2, context, dtype=torch.int64), torch.zeros(2, context, dtype=torch.int64)
+    captured = tiebreak.capture(model, mean_loss, torch.optim.SGD(model.parameters(), lr=0.01), batch, out="captured")
+    run = tiebreak.train(captured.job({"kind": "bytes", "path": "text.txt"}, steps=2), out="run")
+    asked = ["run", "--prompt", "\t\x01\x02", "--length", 12, "--temperature", 0, "--receipt", "receipt.json"]
+    found = command("generate", *asked)["ids"]
+    assert command("receipt", "check", "receipt.json", "run")["result"] == "matches"
+    model.load_state_dict(captured.state_dict(run))
+    text = [9, 1, 2]
+    for _ in range(12):
+        first = math.ceil(max(len(text) - context, 0) / (context // 2 + 1)) * (context // 2 + 1)
+        window = text[first:]
+        output = model.eval()(torch.tensor([(window + [0] * context)[:context]] * 2))
+        text.append(int(getattr(output, "logits", output)[0, len(window) - 1].argmax()))
+    assert text[3:] == found and len(set(found)) > 1
 
 
 @needs_torch

@@ -14,7 +14,7 @@ use tiebreak_run::predict::{Inputs, Predictor};
 use tiebreak_run::run::checkpoint;
 use tiebreak_run::run::dir::Run;
 
-use crate::cached_decoders::decoders;
+use crate::cached_decoders::{decoders, network};
 use crate::common::encoders::{BERT, images_job, sequences_job};
 use crate::common::{batch_norm_job, gpt_job, key, masked_job, trained};
 use crate::gpus::{AnyEngine, at_once, gpus};
@@ -136,7 +136,7 @@ fn encoders_are_audited_on_every_engine() {
 fn inference_over_caches_has_the_same_bits_on_every_engine() {
     let mut gpus = gpus();
     let mut engines = gpus.engines();
-    for decoder in decoders() {
+    for decoder in decoders().into_iter().chain([network()]) {
         let expected = decoder.expected(&mut Reference);
         at_once(&mut engines, |engine| decoder.check(engine, &expected, &[2]));
     }

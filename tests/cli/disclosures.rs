@@ -6,6 +6,7 @@ use std::path::Path;
 
 use tiebreak_audit::{answers, predictions};
 use tiebreak_contract::program::graph::Graph;
+use tiebreak_contract::program::inference::Writer;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_dispute::answer::{AnswerClaim, AnswerRuling, AnswerVerdict, Origin, Pass};
 use tiebreak_engine::cpu::Cpu;
@@ -206,7 +207,7 @@ fn a_signer_discloses_the_tile_of_an_answer() {
     let (honest, _) = Receipt::from_text(&text).unwrap();
     let model = signer.job.model().unwrap();
     let answerer = Answerer {
-        model: (&model.model, &model.products),
+        model: Writer::Job(&model.model, &model.products),
         parameters: (&signer.table, &signer.weights),
         known: &[true; 128],
         ends: &[],

@@ -31,6 +31,7 @@ mod monitor_agent;
 mod monitor_demo;
 mod monitor_draw;
 mod monitor_inspect;
+mod network_answers;
 mod network_files;
 mod networks;
 mod next;

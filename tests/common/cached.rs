@@ -5,8 +5,9 @@ use std::sync::Arc;
 use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
 use tiebreak_contract::arith::{DType, philox};
 use tiebreak_contract::program::graph::TensorType;
-use tiebreak_contract::program::inference::{caches, inference_step, places};
-use tiebreak_contract::program::models::Model;
+use tiebreak_contract::program::inference::{Writer, caches, inference_step, places};
+use tiebreak_contract::program::models::{Model, Network};
+use tiebreak_contract::program::network::{self, NetworkModel};
 use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak_contract::program::step::inference_graph;
 use tiebreak_engine::{Engine, Tensor};
@@ -19,11 +20,16 @@ pub type Rows = Vec<Vec<u32>>;
 
 /// A decoder with weights.
 pub struct Decoder {
-    pub model: Model,
-    pub products: ProductTable,
+    of: Of,
     parameters: Vec<(TensorType, Vec<u8>)>,
     context: u32,
     vocabulary: u32,
+}
+
+/// The model of a job, or that of a network file.
+enum Of {
+    Job(Box<Model>, ProductTable),
+    Network(Box<NetworkModel>),
 }
 
 /// A GPT, a Llama with adapters whose heads share keys, with products in blocks where a table allows them, and a Llama with windows.
@@ -42,8 +48,22 @@ pub fn decoders() -> [Decoder; 3] {
 
 /// A decoder with weights of Philox, by a key.
 pub fn decoder(model: &str, products: ProductTable, [context, key]: [u32; 2]) -> Decoder {
-    let model: Model = serde_json::from_str(model).unwrap();
-    let parameters = (0..).zip(model.parameters()).map(|(number, p)| {
+    of(Of::Job(serde_json::from_str(model).unwrap(), products), [context, key])
+}
+
+/// The decoder of a network file, which is no built-in model: positions by a table and by rotation, heads that share keys, and layers
+/// beside one another.
+pub fn network() -> Decoder {
+    network_of(include_str!("../../assets/networks/decoder.json"), [7, 6])
+}
+
+/// The decoder of a network file's text, with weights by a key.
+pub fn network_of(text: &str, sizes: [u32; 2]) -> Decoder {
+    of(Of::Network(Box::new(network::model(text).unwrap().1)), sizes)
+}
+
+fn of(of: Of, [context, key]: [u32; 2]) -> Decoder {
+    let parameters = (0..).zip(of.writer().parameters()).map(|(number, p)| {
         let ty = TensorType { dtype: DType::F32, shape: p.shape.clone() };
         let value = |i: usize| {
             let word = philox::philox4x32_10([key, 0], [i as u32, 0, number, 0])[0];
@@ -56,13 +76,28 @@ pub fn decoder(model: &str, products: ProductTable, [context, key]: [u32; 2]) ->
         (ty, bytes)
     });
     let parameters = parameters.collect();
-    Decoder { model, products, parameters, context, vocabulary: 11 }
+    let vocabulary = of.writer().vocabulary().unwrap();
+    Decoder { of, parameters, context, vocabulary }
+}
+
+impl Of {
+    fn writer(&self) -> Writer<'_> {
+        match self {
+            Of::Job(model, products) => Writer::Job(model, products),
+            Of::Network(model) => Writer::Network(model),
+        }
+    }
 }
 
 impl Decoder {
+    /// The model.
+    pub fn writer(&self) -> Writer<'_> {
+        self.of.writer()
+    }
+
     /// True if layers have windows.
     pub fn has_windows(&self) -> bool {
-        matches!(&self.model, Model::Llama(llama) if llama.sliding_window.is_some())
+        matches!(self.writer(), Writer::Job(Model::Llama(llama), _) if llama.sliding_window.is_some())
     }
 
     /// The parameters on an engine.
@@ -78,10 +113,10 @@ impl Decoder {
     /// so that it takes some positions again. A sequence that is done goes on doing its last chunk.
     pub fn cached(&self, engine: &mut dyn Engine, sequences: &[&[u32]], chunk: u32) -> Vec<Rows> {
         let count = sequences.len() as u32;
-        let graph = inference_step(&self.model, &self.products, [count, chunk]).unwrap();
+        let graph = inference_step(self.writer(), [count, chunk]).unwrap();
         let graph = engine.compile(Arc::new(graph)).unwrap();
         let parameters = self.upload(engine);
-        let zeros = caches(&self.model, count).unwrap();
+        let zeros = caches(self.writer(), count).unwrap();
         let mut state: Vec<Tensor> =
             zeros.iter().map(|(_, ty)| engine.upload(ty, &vec![0; ty.bytes()]).unwrap()).collect();
         let mut found: Vec<Rows> = sequences.iter().map(|s| vec![Vec::new(); s.len()]).collect();
@@ -111,7 +146,11 @@ impl Decoder {
 
     /// The logits of one sequence by the ordinary forward pass, with `padding` up to the context.
     pub fn whole(&self, engine: &mut dyn Engine, sequence: &[u32], padding: u32) -> Rows {
-        let graph = inference_graph(&*self.model, &self.products, 1);
+        let (model, products): (&dyn Network, _) = match &self.of {
+            Of::Job(model, products) => (&***model, products),
+            Of::Network(model) => (model.network(), &model.products),
+        };
+        let graph = inference_graph(model, products, 1);
         let graph = engine.compile(Arc::new(graph)).unwrap();
         let mut inputs = self.upload(engine);
         let mut tokens = sequence.to_vec();

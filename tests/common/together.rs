@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use tiebreak_contract::program::models::Model;
 use tiebreak_contract::program::products::ProductTable;
 use tiebreak_contract::program::sampling::Sampling;
 use tiebreak_engine::Engine;
@@ -13,7 +12,7 @@ use tiebreak_run::inference::batch::{Batch, TextId};
 use tiebreak_run::inference::decoder::Decoder as Reader;
 use tiebreak_run::inference::replay::Answerer;
 
-use crate::cached_decoders::{BAD, Decoder, decoder, decoders};
+use crate::cached_decoders::{BAD, Decoder, decoder, decoders, network};
 
 /// The ids that end texts.
 const ENDS: [u32; 1] = [9];
@@ -24,10 +23,10 @@ const KNOWN: [bool; 11] = {
     known
 };
 
-/// Small decoders, one of which has a context that is longer than the chunks in which prompts are read.
+/// Small decoders, one of them a network file's. One has a context that is longer than the chunks in which prompts are read.
 pub fn all_decoders() -> impl Iterator<Item = Decoder> {
     let gpt = r#"{"kind": "gpt", "vocabulary": 11, "context": 45, "layers": 1, "heads": 2, "width": 4}"#;
-    decoders().into_iter().chain([decoder(gpt, ProductTable::preset(), [45, 3])])
+    decoders().into_iter().chain([decoder(gpt, ProductTable::preset(), [45, 3]), network()])
 }
 
 /// A request for an answer.
@@ -78,14 +77,10 @@ fn sampling(asked: &Asked) -> Sampling {
     Sampling { temperature, top_k: 8, top_p, seed: asked.seed }
 }
 
-fn model(decoder: &Decoder) -> (&Model, &ProductTable) {
-    (&decoder.model, &decoder.products)
-}
-
 /// How tokens are chosen. In two of three answers no token ends the text, so that they are long.
 fn rules<'a>(decoder: &'a Decoder, asked: &Asked) -> Answerer<'a> {
     let ends: &[u32] = if asked.prompt.len() % 3 == 1 { &ENDS } else { &[] };
-    Answerer { model: model(decoder), parameters: (&[], &[]), known: &KNOWN, ends }
+    Answerer { model: decoder.writer(), parameters: (&[], &[]), known: &KNOWN, ends }
 }
 
 /// The receipt so far. All have the same digests of models.
@@ -99,7 +94,7 @@ fn receipt(answer: &Answer, asked: &Asked) -> Receipt {
 pub fn alone(decoder: &Decoder, engine: &mut dyn Engine) -> Vec<Vec<Receipt>> {
     let mut of = |asked: &Asked| {
         let parameters = decoder.upload(engine);
-        let mut reader = Reader::new(engine, model(decoder), parameters).unwrap().unwrap();
+        let mut reader = Reader::new(engine, decoder.writer(), parameters).unwrap().unwrap();
         let mut answer = Answer::new(sampling(asked), asked.length, true);
         let mut receipts = vec![receipt(&answer, asked)];
         while !answer.is_whole() {
@@ -119,7 +114,7 @@ pub fn alone(decoder: &Decoder, engine: &mut dyn Engine) -> Vec<Vec<Receipt>> {
 pub fn together(decoder: &Decoder, engine: &mut dyn Engine, alone: &[Vec<Receipt>], texts: usize) {
     let requests = requests();
     let (name, parameters) = (engine.describe(), decoder.upload(engine));
-    let mut batch = Batch::new(engine, model(decoder), parameters, texts as u32).unwrap().unwrap();
+    let mut batch = Batch::new(engine, decoder.writer(), parameters, texts as u32).unwrap().unwrap();
     let mut waiting: Vec<usize> = (0..requests.len()).collect();
     let mut running: BTreeMap<TextId, (usize, Answer)> = BTreeMap::new();
     let (mut found, mut most): (Vec<Option<Receipt>>, _) = (vec![None; requests.len()], 0);

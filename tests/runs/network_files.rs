@@ -5,18 +5,29 @@ use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::program::graph::TensorType;
+use tiebreak_contract::program::inference::{Writer, settings};
 use tiebreak_contract::program::network;
 use tiebreak_contract::program::step::StateTensor;
+use tiebreak_dispute::answer::AnswerClaim;
 use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::reference::Reference;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::predictions::model_digest;
+use tiebreak_record::commit::receipt;
 use tiebreak_record::job::{Evaluable, Job};
+use tiebreak_run::inference::traced::row_leaves;
 use tiebreak_run::predict::{Inputs, Predictor};
 use tiebreak_run::run::arrays::Array;
 
+use crate::receipt_verdicts::{Signer, job_text};
+
 /// A network of an encoder of padded texts, which is no built-in model.
 pub const ENCODER: &str = include_str!("../../assets/networks/encoder.json");
+
+/// A network of a decoder, which is no built-in model.
+pub const DECODER: &str = include_str!("../../assets/networks/decoder.json");
 
 /// Network files, and the job's `model` and `data` of the built-in model of the same shape.
 const NETWORKS: [(&str, Option<[&str; 2]>); 4] = [
@@ -136,6 +147,16 @@ fn receipts_name_a_network_by_what_acts_in_an_evaluation() {
     assert_eq!(model_digest(&model.settings()).to_string(), golden["network"].as_str().unwrap());
 }
 
+/// The same of a network that answers.
+#[test]
+fn receipts_of_answers_name_a_network_by_what_acts_in_an_evaluation() {
+    let golden: serde_json::Value =
+        serde_json::from_str(include_str!("../../assets/vectors/predictions.json")).unwrap();
+    let (_, model) = network::model(DECODER).unwrap();
+    let digest = receipt::model_digest(&settings(Writer::Network(&model)).unwrap());
+    assert_eq!(digest.to_string(), golden["answering"].as_str().unwrap());
+}
+
 /// An array for a network that has several rows in a sample has all rows of each.
 #[test]
 fn arrays_have_all_rows_of_a_sample() {
@@ -153,5 +174,34 @@ fn arrays_have_all_rows_of_a_sample() {
     assert_eq!(of(&[4, 3, 2]), Ok(4));
     for shape in [&[4, 2][..], &[12, 2], &[4, 6]] {
         assert!(of(shape).unwrap_err().contains("the model takes F32 [samples, 3, 2]"));
+    }
+}
+
+/// A network file's text takes the place of a job's in the verdicts on its answers.
+#[test]
+fn answers_of_a_network_file_convict_by_the_file() {
+    let signer = Signer::of(DECODER.into(), Vec::new());
+    let (honest, trace) = signer.honest();
+    let mut lie = honest.clone();
+    *lie.answer.last_mut().unwrap() ^= 1;
+    lie.root = merkle::root(&row_leaves(&lie, &trace.rows));
+    signer.convicts(&signer.accused(&lie, Some(&trace)).unwrap(), "token 13 of the answer is");
+    let mut changed = trace.clone();
+    changed.rows[6] = Digest([9; 32]);
+    let lie = signer.committed(&honest, &changed);
+    let verdict = signer.accused(&lie, Some(&changed)).unwrap();
+    signer.convicts(&verdict, "the row of token 6 is not");
+    // Another network, a network that writes no text, and a job.
+    for (text, why) in [
+        (DECODER.replace("\"theta\": 100", "\"theta\": 50"), "its network file has the model"),
+        (DECODER.replace("\"key0\"", "\"key\""), "its network file: node key: two tensors"),
+        (ENCODER.into(), "its network file writes no text: node "),
+        (job_text(2), "its job has the model"),
+    ] {
+        let mut other = verdict.clone();
+        let AnswerClaim::Row(claim) = &mut other.claim else { panic!("{:?}", other.claim.kind()) };
+        claim.job = text;
+        let found = signer.ruling(&other).unwrap_err();
+        assert!(found.contains(why), "{why}: {found}");
     }
 }

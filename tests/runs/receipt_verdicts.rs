@@ -4,6 +4,8 @@
 use tiebreak_audit::answers::Accuser;
 use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::arith::words::bytes_of;
+use tiebreak_contract::program::inference::Writer;
+use tiebreak_contract::program::network::{self, NetworkModel};
 use tiebreak_contract::program::sampling::Sampling;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_dispute::answer::{AnswerClaim, AnswerRuling, AnswerVerdict, TokenizerParts};
@@ -24,7 +26,7 @@ use tiebreak_run::inference::traced::row_leaves;
 const CLASSES: u32 = 200;
 const END: u32 = 190;
 
-fn job_text(heads: u32) -> String {
+pub fn job_text(heads: u32) -> String {
     format!(
         "steps = 1\nmodel = {{ kind = \"gpt\", vocabulary = {CLASSES}, context = 8, layers = 2, heads = {heads}, width = 48 }}\n\
          data = {{ kind = \"bytes\", path = \"text.txt\" }}\nbatch = {{ micro_batch = 1, micro_batches = 1 }}\n\
@@ -32,10 +34,32 @@ fn job_text(heads: u32) -> String {
     )
 }
 
-/// A signer with a model: weights of Philox, and a job that has it.
+/// The model of a job, or that of a network file.
+enum Model {
+    Job(Box<Job>),
+    Network(Box<NetworkModel>),
+}
+
+impl Model {
+    fn of(text: &str) -> Model {
+        match text.starts_with('{') {
+            true => Model::Network(Box::new(network::model(text).unwrap().1)),
+            false => Model::Job(Box::new(Job::parse("job.toml", text).unwrap())),
+        }
+    }
+
+    fn writer(&self) -> Writer<'_> {
+        match self {
+            Model::Job(job) => job.model().map(|of| Writer::Job(&of.model, &of.products)).unwrap(),
+            Model::Network(model) => Writer::Network(model),
+        }
+    }
+}
+
+/// A signer with a model: weights of Philox, and a job or a network file that has it.
 pub struct Signer {
     text: String,
-    job: Job,
+    model: Model,
     table: Vec<StateTensor>,
     bytes: Vec<Vec<u8>>,
     known: Vec<bool>,
@@ -49,9 +73,10 @@ impl Signer {
         Signer::of(job_text(2), ends)
     }
 
-    fn of(text: String, ends: Vec<u32>) -> Signer {
-        let job = Job::parse("job.toml", &text).unwrap();
-        let parameters = (0..).zip(job.model().unwrap().model.parameters()).map(|(number, p)| {
+    pub fn of(text: String, ends: Vec<u32>) -> Signer {
+        let model = Model::of(&text);
+        let writer = model.writer();
+        let parameters = (0..).zip(writer.parameters()).map(|(number, p)| {
             let value = |i: u32| {
                 let word = philox4x32_10([3, 0], [i, 0, number, 0])[0];
                 ((f64::from(word) / f64::from(1 << 31) - 1.0) as f32).to_bits()
@@ -63,13 +88,13 @@ impl Signer {
         let files = vec![("tokenizer.json".to_string(), Digest([7; 32]))];
         let tokenizer = (!ends.is_empty()).then(|| TokenizerParts { files, ends: ends.clone() });
         let key = PrivateKey::generate("signer.example", [5; 32]).unwrap();
-        Signer { text, job, table, bytes, known: vec![true; CLASSES as usize], ends, tokenizer, key }
+        let known = vec![true; writer.vocabulary().unwrap() as usize];
+        Signer { text, model, table, bytes, known, ends, tokenizer, key }
     }
 
     pub fn answerer(&self) -> Answerer<'_> {
-        let job = self.job.model().unwrap();
         Answerer {
-            model: (&job.model, &job.products),
+            model: self.model.writer(),
             parameters: (&self.table, &self.bytes),
             known: &self.known,
             ends: &self.ends,
@@ -233,7 +258,13 @@ fn an_answer_that_goes_on_or_stops_convicts() {
 
 #[test]
 fn a_wrong_operator_convicts_by_its_tile() {
-    let signer = Signer::new(Vec::new());
+    let signers = [Signer::new(Vec::new()), Signer::of(crate::network_files::DECODER.into(), Vec::new())];
+    let kinds = signers.map(|signer| wrong_operators(&signer));
+    assert!(kinds.iter().all(|kinds| *kinds > 15), "{kinds:?}");
+}
+
+/// Tampers with one operator of each kind, and returns the number of kinds.
+fn wrong_operators(signer: &Signer) -> usize {
     let (honest, trace) = signer.honest();
     let answerer = signer.answerer();
     let mut kinds = std::collections::BTreeSet::new();
@@ -270,7 +301,7 @@ fn a_wrong_operator_convicts_by_its_tile() {
             assert_eq!(signer.accused(&lie, None), None);
         }
     }
-    assert!(kinds.len() > 15, "{kinds:?}");
+    kinds.len()
 }
 
 #[test]

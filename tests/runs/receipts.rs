@@ -5,6 +5,7 @@ use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::program::graph::TensorType;
+use tiebreak_contract::program::inference::Writer;
 use tiebreak_contract::program::models::Model;
 use tiebreak_contract::program::products::ProductTable;
 use tiebreak_contract::program::step::StateTensor;
@@ -54,7 +55,8 @@ impl Gpt {
     }
 
     fn answerer(&self) -> Answerer<'_> {
-        let (model, parameters) = ((&self.model, &self.products), (&self.table[..], &self.bytes[..]));
+        let model = Writer::Job(&self.model, &self.products);
+        let parameters = (&self.table[..], &self.bytes[..]);
         Answerer { model, parameters, known: &KNOWN, ends: &ENDS }
     }
 }

@@ -8,7 +8,7 @@ use crate::common::{audited, begin_run, key, trained};
 use crate::documents::{Ignorer, short_job};
 use tiebreak_audit::Outcome;
 use tiebreak_contract::program::encoding::encode;
-use tiebreak_contract::program::inference::settings;
+use tiebreak_contract::program::inference::{Writer, settings};
 use tiebreak_dispute::fact::Fact;
 use tiebreak_dispute::verdict::{Claim, Ruling, Verdict};
 use tiebreak_engine::Engine;
@@ -100,7 +100,7 @@ fn windows_and_layers_without_them_are_checked() {
     let answering = all.map(|model| {
         let job = job(model);
         let of = job.model().unwrap();
-        settings(&of.model, &of.products).unwrap()
+        settings(Writer::Job(&of.model, &of.products)).unwrap()
     });
     for i in 0..all.len() {
         for j in 0..i {

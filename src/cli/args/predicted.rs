@@ -51,11 +51,20 @@ impl DataArgs {
         Ok(Inputs::of_array(array, wanted).map_err(|why| RunError::invalid(path, why))?)
     }
 
+    /// The files that say which model it is.
+    pub fn model(&self) -> (Option<&Path>, Option<&Path>) {
+        (self.job.as_deref(), self.network.as_deref())
+    }
+
+    /// The option that names samples, if one is given.
+    pub fn given_of_data(&self) -> Option<&'static str> {
+        let of_data = (!self.data.is_empty()).then_some("--data");
+        of_data.or(self.inputs.as_ref().map(|_| "--inputs"))
+    }
+
     /// The first of these options but --job that is given, if one is.
     pub fn given_beside_job(&self) -> Option<&'static str> {
-        let of_data = (!self.data.is_empty()).then_some("--data");
-        let of_inputs = self.inputs.as_ref().map(|_| "--inputs");
-        of_data.or(of_inputs).or(self.network.as_ref().map(|_| "--network"))
+        self.given_of_data().or(self.network.as_ref().map(|_| "--network"))
     }
 
     /// The options again, as another command needs them.

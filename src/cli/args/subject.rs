@@ -8,6 +8,7 @@ use crate::cli::args::place::{is_of_files, with_data};
 use crate::cli::args::state::released;
 use crate::cli::args::weight_files::{is_released, weight_files};
 use crate::cli::view::report::{Exit, Failure, named};
+use tiebreak_contract::program::inference::Writer;
 use tiebreak_contract::program::network::NetworkModel;
 use tiebreak_contract::program::step::{Program, StateTensor, state_bytes};
 use tiebreak_record::job::initial::Drawn;
@@ -113,11 +114,11 @@ impl Subject {
     /// As [`Subject::of`].
     pub fn answering(
         of: &Path,
-        job: Option<&Path>,
+        (job, network): (Option<&Path>, Option<&Path>),
         step: Option<u32>,
         limits: &Limits,
     ) -> Result<Subject, Failure> {
-        Subject::of(&Named { of, job, network: None, step, data: &[] }, limits)
+        Subject::of(&Named { of, job, network: Some(network), step, data: &[] }, limits)
     }
 
     /// A run's model, or its state after a step.
@@ -186,6 +187,27 @@ impl Subject {
         }
     }
 
+    /// The model that writes text, and the number of its tokens.
+    ///
+    /// # Errors
+    /// If the model is no decoder.
+    pub fn writer(&self) -> Result<(Writer<'_>, u32), Failure> {
+        let writer = match &self.network {
+            Some((model, _)) => {
+                let refused = |why: String| {
+                    Failure::new(Exit::Usage, format!("the network writes no text: {why}"))
+                        .help("`tiebreak predict` gives the classes of its samples")
+                };
+                Writer::of_network(model).map_err(refused)?
+            }
+            None => {
+                let job = self.job().model().ok_or_else(no_language_model)?;
+                Writer::Job(&job.model, &job.products)
+            }
+        };
+        writer.vocabulary().map(|classes| (writer, classes)).ok_or_else(no_language_model)
+    }
+
     /// The folder of the tokenizer that belongs to the model, and the files of it: those that a run keeps, or those beside the
     /// weights.
     ///
@@ -245,4 +267,9 @@ impl Subject {
             }
         }
     }
+}
+
+/// The error of a model that is no decoder.
+pub fn no_language_model() -> Failure {
+    Failure::new(Exit::Usage, "only decoders write text: models of the kinds gpt and llama")
 }

@@ -4,17 +4,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::cli::view::alphabet::Alphabet;
-use crate::cli::view::report::{Exit, Failure};
-use tiebreak_contract::program::models::Model;
+use crate::cli::view::report::Failure;
+use tiebreak_contract::program::inference::Writer;
 use tiebreak_contract::program::step::StateTensor;
-use tiebreak_record::job::{Job, ModelJob};
+use tiebreak_record::job::Job;
 use tiebreak_run::inference::decoder::Decoder;
 use tiebreak_run::inference::replay::Answerer;
 use tiebreak_run::run::companions::Companions;
 
-/// A job's language model, without its weights.
+/// A language model, without its weights.
 pub struct Speaker<'j> {
-    job: &'j ModelJob,
+    writer: Writer<'j>,
     /// The ids of the model are below this.
     pub classes: u32,
     pub alphabet: Arc<Alphabet>,
@@ -23,27 +23,26 @@ pub struct Speaker<'j> {
 }
 
 impl<'j> Speaker<'j> {
-    /// The model of a job, whose parameters and buffers `table` names. `tokenizer` names another tokenizer than the one that `kept`
+    /// The model of a job or of its network file, with its number of tokens; `table` names its parameters. `tokenizer` names another tokenizer than the one that `kept`
     /// gives: a folder, and its files.
     ///
     /// # Errors
-    /// If the model is no decoder, or its tokenizer cannot be read.
+    /// If the tokenizer cannot be read.
     pub fn of(
-        job: &'j Job,
+        (job, writer, classes): (&Job, Writer<'j>, u32),
         table: Vec<StateTensor>,
         tokenizer: Option<&Path>,
         kept: impl FnOnce() -> Result<(PathBuf, Companions), Failure>,
     ) -> Result<Speaker<'j>, Failure> {
-        let (model, classes) = writer(job)?;
         let alphabet = Arc::new(Alphabet::of(job, classes, tokenizer, kept)?);
         let known = alphabet.known(classes);
-        Ok(Speaker { job: model, classes, alphabet, known, table })
+        Ok(Speaker { writer, classes, alphabet, known, table })
     }
 
     /// The model with these weights.
     pub fn answerer<'a>(&'a self, weights: &'a [Vec<u8>]) -> Answerer<'a> {
         Answerer {
-            model: (&self.job.model, &self.job.products),
+            model: self.writer,
             parameters: (&self.table, weights),
             known: &self.known,
             ends: self.alphabet.ends(),
@@ -52,27 +51,6 @@ impl<'j> Speaker<'j> {
 
     /// Bytes that one answer takes beside the weights.
     pub fn memory(&self) -> u64 {
-        Decoder::memory(&self.job.model)
+        Decoder::memory(self.writer)
     }
-}
-
-/// The job's model that writes text, and its number of classes.
-///
-/// # Errors
-/// If the model is no decoder.
-pub fn writer(job: &Job) -> Result<(&ModelJob, u32), Failure> {
-    let Some(model) = job.model() else {
-        let why = "the job's program is a file, which says nothing of how a model writes; only jobs of a model kind give answers";
-        return Err(Failure::new(Exit::Usage, why));
-    };
-    match &model.model {
-        Model::Gpt(gpt) => Ok((model, gpt.vocabulary)),
-        Model::Llama(llama) => Ok((model, llama.vocabulary)),
-        _ => Err(no_language_model()),
-    }
-}
-
-/// The error of a model that is no decoder.
-pub fn no_language_model() -> Failure {
-    Failure::new(Exit::Usage, "only decoders write text: models of the kinds gpt and llama")
 }

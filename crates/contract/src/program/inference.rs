@@ -9,29 +9,99 @@ use serde_json::Value;
 use super::builder::Builder;
 use super::expr::Body;
 use super::graph::{Graph, TensorId, TensorType, View};
-use super::models::{Model, Text};
+use super::models::{Model, ModelParameter, Text};
+use super::network::NetworkModel;
 use super::operators::{Places, token_embedding};
 use super::products::{ProductClass, ProductDigits, ProductTable};
 use super::step::port;
+use super::validate;
 use crate::arith::DType;
+
+/// A model that may write text: it is a decoder, or none.
+#[derive(Clone, Copy)]
+pub enum Writer<'a> {
+    /// The model of a job, and its products.
+    Job(&'a Model, &'a ProductTable),
+    /// That of a network file.
+    Network(&'a NetworkModel),
+}
+
+impl<'a> Writer<'a> {
+    /// The decoder of a network file.
+    ///
+    /// # Errors
+    /// If the model is no decoder: the message names the node, or says what is too large.
+    pub fn of_network(model: &'a NetworkModel) -> Result<Writer<'a>, String> {
+        model.attentions()?;
+        let writer = Writer::Network(model);
+        let step = inference_step(writer, [1, writer.context()]);
+        let why =
+            || format!("a step of all {} positions has a tensor of 2^31 elements or more", writer.context());
+        let step = step.ok_or_else(why)?;
+        validate::sizes(&step)?;
+        Ok(writer)
+    }
+
+    /// Positions of the context.
+    pub fn context(self) -> u32 {
+        match self {
+            Writer::Job(model, _) => model.labels_per_sample(),
+            Writer::Network(model) => model.network().labels_per_sample(),
+        }
+    }
+
+    /// The number of tokens; `None` if the model is no decoder.
+    pub fn vocabulary(self) -> Option<u32> {
+        match self {
+            Writer::Job(Model::Gpt(gpt), _) => Some(gpt.vocabulary),
+            Writer::Job(Model::Llama(llama), _) => Some(llama.vocabulary),
+            Writer::Job(..) => None,
+            Writer::Network(model) => {
+                let tokens = &model.network().batch(1)[0];
+                model.attentions().ok().map(|_| tokens.below)
+            }
+        }
+    }
+
+    /// The parameters, in the model's order.
+    pub fn parameters(self) -> Vec<ModelParameter> {
+        match self {
+            Writer::Job(model, _) => model.parameters(),
+            Writer::Network(model) => model.network().parameters(),
+        }
+    }
+
+    fn products(self) -> &'a ProductTable {
+        match self {
+            Writer::Job(_, products) => products,
+            Writer::Network(model) => &model.products,
+        }
+    }
+
+    /// The channels of the keys, and the heads of these, of each attention.
+    fn attentions(self) -> Option<Vec<[u32; 2]>> {
+        match self {
+            Writer::Job(Model::Gpt(gpt), _) => Some(vec![[gpt.width, gpt.heads]; gpt.layers as usize]),
+            Writer::Job(Model::Llama(llama), _) => Some(vec![llama.cached(); llama.layers as usize]),
+            Writer::Job(..) => None,
+            Writer::Network(model) => model.attentions().ok().map(<[_]>::to_vec),
+        }
+    }
+}
 
 /// The caches of a decoder's sequences, in the order of the graph's ports; `None` if the model is no decoder.
 ///
-/// Layer by layer these are the keys, the values and the values' units. An empty cache is +0.
-pub fn caches(model: &Model, sequences: u32) -> Option<Vec<(String, TensorType)>> {
-    let (layers, [channels, heads], context) = match model {
-        Model::Gpt(gpt) => (gpt.layers, [gpt.width, gpt.heads], gpt.context),
-        Model::Llama(llama) => (llama.layers, llama.cached(), llama.context),
-        _ => return None,
-    };
-    let places = sequences * (context + 1);
-    let of_layer = |layer| {
+/// Layer by layer these are the keys, the values and the values' units. An empty cache is +0. Each attention of a network file is a
+/// layer.
+pub fn caches(writer: Writer, sequences: u32) -> Option<Vec<(String, TensorType)>> {
+    let places = sequences * (writer.context() + 1);
+    let of_layer = |(layer, [channels, heads]): (usize, [u32; 2])| {
         [("key", channels), ("value", channels), ("unit", heads)].map(|(part, columns)| {
             let ty = TensorType { dtype: DType::F32, shape: vec![places, columns] };
             (format!("cache/block{layer}.{part}"), ty)
         })
     };
-    Some((0..layers).flat_map(of_layer).collect())
+    Some(writer.attentions()?.into_iter().enumerate().flat_map(of_layer).collect())
 }
 
 /// The values of `batch/positions` and `batch/rows` for `new` tokens of each sequence, from the position of `starts` on; `None`
@@ -49,10 +119,13 @@ pub fn places(starts: &[u32], new: u32, context: u32) -> Option<[Vec<u32>; 2]> {
 
 /// The keys and products that decide a decoder's answers, beside its parameters, by ascending key; `None` if the model is no decoder.
 /// Layout: `docs/INFERENCE.md`, Receipts.
-pub fn settings(model: &Model, products: &ProductTable) -> Option<Vec<(String, String)>> {
-    caches(model, 1)?;
+pub fn settings(writer: Writer) -> Option<Vec<(String, String)>> {
+    writer.attentions()?;
     let classes = [ProductClass::Linear, ProductClass::Head, ProductClass::Scores, ProductClass::Values];
-    Some(listed(model, &products.of_inference(), &classes))
+    Some(match writer {
+        Writer::Job(model, products) => listed(model, &products.of_inference(), &classes),
+        Writer::Network(model) => model.settings(),
+    })
 }
 
 /// The keys and products that decide a model's logits in an evaluation, beside its parameters and buffers, by ascending key. Layout:
@@ -127,15 +200,16 @@ pub fn windows(prompt: usize, numbers: Range<usize>, context: u32) -> Vec<(usize
     windows
 }
 
-/// The logits of `new` tokens of each of `sequences`; `None` if the model is no decoder.
+/// The logits of `new` tokens of each of `sequences`; `None` if the model is no decoder, or a tensor of a network file's step has too
+/// many elements.
 ///
 /// The inputs are params, `batch/tokens`, `batch/positions`, `batch/rows` and [`caches`]. The outputs are `logits` [B n, V] and the
 /// caches with the new positions.
-pub fn inference_step(model: &Model, products: &ProductTable, [sequences, new]: [u32; 2]) -> Option<Graph> {
-    let ports = caches(model, sequences)?;
-    let context = model.labels_per_sample();
-    let mut b = Builder::new(products.of_inference());
-    let parameters = model.parameters();
+pub fn inference_step(writer: Writer, [sequences, new]: [u32; 2]) -> Option<Graph> {
+    let ports = caches(writer, sequences)?;
+    let context = writer.context();
+    let mut b = Builder::new(writer.products().of_inference());
+    let parameters = writer.parameters();
     let parameters: Vec<_> =
         parameters.iter().map(|p| b.input(port::parameter(&p.name), DType::F32, &p.shape)).collect();
     let [tokens, positions, rows] =
@@ -145,10 +219,15 @@ pub fn inference_step(model: &Model, products: &ProductTable, [sequences, new]: 
     let caches: Vec<_> = inputs.as_chunks::<3>().0.to_vec();
     let places = Places { positions, rows, sequences, new, context };
     let mut text = Text::Cached { places, caches: caches.into_iter(), filled: Vec::new() };
-    let logits = match model {
-        Model::Gpt(gpt) => gpt.logits(&mut b, &mut text, &parameters, tokens, [None; 2]),
-        Model::Llama(llama) => llama.logits(&mut b, &mut text, &parameters, tokens, None),
-        _ => return None,
+    let logits = match writer {
+        Writer::Job(Model::Gpt(gpt), _) => gpt.logits(&mut b, &mut text, &parameters, tokens, [None; 2]),
+        Writer::Job(Model::Llama(llama), _) => llama.logits(&mut b, &mut text, &parameters, tokens, None),
+        Writer::Job(..) => return None,
+        Writer::Network(model) => {
+            let (logits, filled) = model.nodes.step(&mut b, text, &parameters, tokens).ok()?;
+            text = Text::Cached { places, caches: Vec::new().into_iter(), filled };
+            logits
+        }
     };
     b.output("logits", logits);
     if let Text::Cached { filled, .. } = text {
@@ -164,9 +243,9 @@ pub fn inference_step(model: &Model, products: &ProductTable, [sequences, new]: 
 /// The inputs are `batch/places`, [`moved_places`], and the caches of as many sequences as the first size says. If a sequence joins,
 /// `batch/sequence`, its number, follows `batch/places`, and its own caches follow the others. The outputs are the caches of as many
 /// sequences as the second size says. Caches are copied, and no number in them changes.
-pub fn moved_caches(model: &Model, [before, behind]: [u32; 2], joins: bool) -> Option<Graph> {
-    let [old, one] = [caches(model, before)?, caches(model, 1)?];
-    let all = model.labels_per_sample() + 1;
+pub fn moved_caches(writer: Writer, [before, behind]: [u32; 2], joins: bool) -> Option<Graph> {
+    let [old, one] = [caches(writer, before)?, caches(writer, 1)?];
+    let all = writer.context() + 1;
     let mut b = Builder::new(ProductTable::preset());
     let from = b.input(port::batch("places"), DType::U32, &[behind * all]);
     let sequence = joins.then(|| b.input(port::batch("sequence"), DType::U32, &[1]));
@@ -208,7 +287,8 @@ mod tests {
     use crate::arith::rounding_grid::GridRule;
 
     fn of(model: &str, products: &ProductTable) -> Vec<String> {
-        let settings = settings(&serde_json::from_str(model).unwrap(), products).unwrap();
+        let model = serde_json::from_str(model).unwrap();
+        let settings = settings(Writer::Job(&model, products)).unwrap();
         settings.into_iter().map(|(key, value)| format!("{key} {value}")).collect()
     }
 
@@ -262,7 +342,7 @@ mod tests {
         );
         assert_eq!(adapted(r#", "dropout": 0.5"#), adapted(""));
         let mlp = r#"{"kind": "mlp", "inputs": 4, "hidden": [], "classes": 3}"#;
-        assert_eq!(settings(&serde_json::from_str(mlp).unwrap(), &products), None);
+        assert_eq!(settings(Writer::Job(&serde_json::from_str(mlp).unwrap(), &products)), None);
     }
 
     #[test]

@@ -288,11 +288,14 @@ impl Read {
     fn model(self) -> Result<NetworkModel> {
         let products = self.products();
         let File { digits, loss, micro_batch, .. } = self.file;
-        let model = NetworkModel { nodes: self.nodes, products, digits, ignored: loss.ignore, micro_batch };
-        match model.error(1) {
-            Some(why) => wrong(why),
-            None => Ok(model),
+        let (nodes, ignored) = (self.nodes, loss.ignore);
+        let attentions = Err(String::new());
+        let mut model = NetworkModel { nodes, products, digits, ignored, micro_batch, attentions };
+        if let Some(why) = model.error(1) {
+            return wrong(why);
         }
+        model.attentions = model.nodes.attentions();
+        Ok(model)
     }
 }
 

@@ -10,8 +10,8 @@ use crate::evidence::proven::{ProvenInput, ProvenTensor, wrong};
 use crate::evidence::tile::check_slices;
 use tiebreak_contract::program::element::Source;
 use tiebreak_contract::program::graph::{Graph, TensorId, TensorType};
-use tiebreak_contract::program::inference::{inference_step, settings, windows};
-use tiebreak_contract::program::network;
+use tiebreak_contract::program::inference::{Writer, inference_step, settings, windows};
+use tiebreak_contract::program::network::{self, NetworkModel};
 use tiebreak_contract::program::step::inference_graph;
 use tiebreak_record::commit::answer_trace::{node_leaf, window_leaf};
 use tiebreak_record::commit::digest::Digest;
@@ -109,23 +109,62 @@ fn model_of(
     Ok(job.clone())
 }
 
-/// The model of a job's text or of a network file's, which has to have the receipt's digest. A network file begins with `{`, and no
-/// job does.
-fn predicting(text: &str, wanted: Digest) -> Result<Box<dyn Evaluable>, Malformed> {
-    let digest = |model: &dyn Evaluable| predictions::model_digest(&model.settings());
-    if !text.starts_with('{') {
-        return Ok(Box::new(model_of(text, wanted, |job| Some(digest(job)))?));
-    }
-    // The program is compiled because that checks each operator, as the graph of a sample has them too.
+/// The model of a network file's text, which has to have the receipt's digest.
+fn network_of(
+    text: &str,
+    wanted: Digest,
+    digest: impl FnOnce(&NetworkModel) -> Result<Digest, Malformed>,
+) -> Result<NetworkModel, Malformed> {
+    // The program is compiled because that checks each operator, as the graph of a sample or a window has them too.
     let (_, model) = network::model(text).map_err(|why| wrong(format!("its network file: {why}")))?;
-    let found = digest(&model);
+    let found = digest(&model)?;
     if found != wanted {
         let [found, own] = [found, wanted].map(|digest| digest.short());
         return Err(wrong(format!(
             "its network file has the model {found}, and the receipt is of model {own}"
         )));
     }
-    Ok(Box::new(model))
+    Ok(model)
+}
+
+/// The model of a job's text or of a network file's, which has to have the receipt's digest. A network file begins with `{`, and no
+/// job does.
+fn predicting(text: &str, wanted: Digest) -> Result<Box<dyn Evaluable>, Malformed> {
+    let digest = |model: &dyn Evaluable| predictions::model_digest(&model.settings());
+    Ok(match text.starts_with('{') {
+        false => Box::new(model_of(text, wanted, |job| Some(digest(job)))?),
+        true => Box::new(network_of(text, wanted, |model| Ok(digest(model)))?),
+    })
+}
+
+/// A model that answers.
+enum Answering {
+    Job(Box<ModelJob>),
+    Network(Box<NetworkModel>),
+}
+
+impl Answering {
+    /// The model of a job's text or of a network file's, as [`predicting`].
+    fn of(text: &str, wanted: Digest) -> Result<Answering, Malformed> {
+        let digest = |writer: Writer| Some(model_digest(&settings(writer)?));
+        if !text.starts_with('{') {
+            let of = |job: &ModelJob| digest(Writer::Job(&job.model, &job.products));
+            return Ok(Answering::Job(Box::new(model_of(text, wanted, of)?)));
+        }
+        let of = |model: &NetworkModel| {
+            let why = |why| wrong(format!("its network file writes no text: {why}"));
+            let writer = Writer::of_network(model).map_err(why)?;
+            digest(writer).ok_or_else(|| wrong("its network file has no language model"))
+        };
+        Ok(Answering::Network(Box::new(network_of(text, wanted, of)?)))
+    }
+
+    fn writer(&self) -> Writer<'_> {
+        match self {
+            Answering::Job(job) => Writer::Job(&job.model, &job.products),
+            Answering::Network(model) => Writer::Network(model),
+        }
+    }
 }
 
 /// The origins of a graph's tensors: those of its inputs are given in their order.
@@ -142,16 +181,14 @@ fn nearest(graph: Graph) -> Graph {
 }
 
 impl Pass {
-    /// Window `number` of a receipt's answer, for the model of a job's text, which has to be the receipt's.
+    /// Window `number` of a receipt's answer, for the model of a job's text or of a network file's, which has to be the receipt's.
     ///
     /// # Errors
-    /// If the text is no job, the job is of another model, or the answer has no such window.
+    /// If the text is neither, it is of another model, or the answer has no such window.
     pub fn of(receipt: &Receipt, job: &str, number: usize) -> Result<Pass, Malformed> {
-        let no_decoder = || wrong("its job has no language model");
-        let of = |job: &ModelJob| Some(model_digest(&settings(&job.model, &job.products)?));
-        let ModelJob { model, products, .. } = model_of(job, receipt.model, of)?;
-        let (model, products) = (&model, &products);
-        let context = model.labels_per_sample();
+        let model = Answering::of(job, receipt.model)?;
+        let writer = model.writer();
+        let context = writer.context();
         let (prompt, answer) = (receipt.prompt.len(), receipt.answer.len());
         let windows = windows(prompt, 0..answer, context);
         let count = windows.len();
@@ -162,9 +199,10 @@ impl Pass {
         let ids = receipt.prompt.iter().chain(&receipt.answer).copied();
         let tokens: Vec<u32> = ids.skip(first).take(prompt + numbers.end - 1 - first).collect();
         let size = tokens.len() as u32;
-        let graph = nearest(inference_step(model, products, [1, size]).ok_or_else(no_decoder)?);
+        let graph = inference_step(writer, [1, size]);
+        let graph = nearest(graph.ok_or_else(|| wrong("its job has no language model"))?);
         let parameters: Vec<String> =
-            model.parameters().iter().map(|p| format!("param/{}", p.name)).collect();
+            writer.parameters().iter().map(|p| format!("param/{}", p.name)).collect();
         let lists = [Derived::Tokens(tokens), Derived::Positions, Derived::Rows(size - 1)].into_iter();
         let derived = lists.chain(std::iter::repeat(Derived::Zeros)).map(Origin::Derived);
         let origins = (0..parameters.len()).map(Origin::Parameter).chain(derived);

@@ -50,9 +50,9 @@ const TOP: &[Key] = &[
     key(
         "network",
         Text,
-        Absent("evaluations and predictions of a program file need `--network`"),
+        Absent("evaluations, predictions and answers of a program file need `--network`"),
         r#""network.json""#,
-        "The network file that gave `program` (docs/NETWORKS.md). A run keeps a copy, and takes the model of evaluations and predictions from it.",
+        "The network file that gave `program` (docs/NETWORKS.md). A run keeps a copy, and takes the model of evaluations, predictions and answers from it.",
     )
     .rule("only with `program`, which it has to give")
     .beside(r#"program = "program.bin""#),

@@ -3,8 +3,7 @@
 
 use std::collections::VecDeque;
 
-use tiebreak_contract::program::models::Model;
-use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::inference::{Writer, inference_step};
 use tiebreak_engine::{Engine, EngineError, Tensor};
 
 use super::decoder::Reading;
@@ -57,7 +56,7 @@ impl<'a> Batch<'a> {
     /// If the engine fails.
     pub fn new(
         engine: &'a mut dyn Engine,
-        model: (&'a Model, &'a ProductTable),
+        model: Writer<'a>,
         parameters: Vec<Tensor>,
         texts: u32,
     ) -> Result<Option<Self>, EngineError> {
@@ -67,8 +66,13 @@ impl<'a> Batch<'a> {
     }
 
     /// Bytes of the tensors that live at once, the parameters included; 0 if the model is no decoder.
-    pub fn memory(model: &Model, products: &ProductTable, texts: u32) -> u64 {
-        memory(model, products, texts.next_power_of_two())
+    pub fn memory(model: Writer, texts: u32) -> u64 {
+        memory(model, texts.next_power_of_two())
+    }
+
+    /// True if a step of so many texts has tensors of a size that engines take.
+    pub fn fits(model: Writer, texts: u32) -> bool {
+        inference_step(model, [texts.next_power_of_two(), 1]).is_some()
     }
 
     /// The number of texts.

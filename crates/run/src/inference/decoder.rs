@@ -1,8 +1,6 @@
 //! A decoder that keeps the keys and values of the tokens that it has read (docs/INFERENCE.md).
 
-use tiebreak_contract::program::inference::{caches, window};
-use tiebreak_contract::program::models::Model;
-use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::inference::{Writer, caches, window};
 use tiebreak_engine::{Engine, EngineError, Tensor};
 
 use super::steps::Steps;
@@ -20,7 +18,7 @@ impl<'a> Decoder<'a> {
     /// If the engine fails.
     pub fn new(
         engine: &'a mut dyn Engine,
-        model: (&'a Model, &'a ProductTable),
+        model: Writer<'a>,
         parameters: Vec<Tensor>,
     ) -> Result<Option<Self>, EngineError> {
         let steps = Steps::new(engine, model, parameters, 1)?;
@@ -28,7 +26,7 @@ impl<'a> Decoder<'a> {
     }
 
     /// Bytes of a model's caches, those before and after a step; 0 if the model is no decoder.
-    pub fn memory(model: &Model) -> u64 {
+    pub fn memory(model: Writer) -> u64 {
         let caches = caches(model, 1).unwrap_or_default();
         caches.iter().map(|(_, ty)| 2 * ty.bytes() as u64).sum()
     }

@@ -8,9 +8,7 @@ use std::sync::Arc;
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
 use tiebreak_contract::program::graph::{Graph, TensorType};
-use tiebreak_contract::program::inference::{caches, inference_step, places, settings, windows};
-use tiebreak_contract::program::models::Model;
-use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::inference::{Writer, caches, inference_step, places, settings, windows};
 use tiebreak_contract::program::sampling::NoToken;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_engine::liveness::peak_bytes;
@@ -24,8 +22,8 @@ use tiebreak_record::commit::state::{StateRoots, tensor_digests};
 /// A decoder with its weights, and the rules for its tokens.
 #[derive(Clone, Copy)]
 pub struct Answerer<'a> {
-    /// The model, and the job's products.
-    pub model: (&'a Model, &'a ProductTable),
+    /// The model.
+    pub model: Writer<'a>,
     /// The parameters' names and types, and their canonical bytes, in the model's order.
     pub parameters: (&'a [StateTensor], &'a [Vec<u8>]),
     /// Which ids are candidates, for each id of the model.
@@ -77,7 +75,7 @@ pub enum Difference {
 impl Answerer<'_> {
     /// The digests of the model and of the parameters; `None` if the model is no decoder.
     pub fn identity(&self) -> Option<[Digest; 2]> {
-        let model = model_digest(&settings(self.model.0, self.model.1)?);
+        let model = model_digest(&settings(self.model)?);
         let (table, bytes) = self.parameters;
         Some([model, StateRoots::of(table, &tensor_digests(table, bytes)).0[0]])
     }
@@ -108,14 +106,13 @@ impl Answerer<'_> {
 
     /// Bytes of the tensors that live at once while a receipt is replayed, the parameters included; 0 if the model is no decoder.
     pub fn memory(&self, receipt: &Receipt) -> u64 {
-        let (model, products) = self.model;
         let size = size(&self.passes(receipt, 0..receipt.answer.len()), receipt);
-        inference_step(model, products, [1, size.max(1) as u32]).as_ref().map_or(0, peak_bytes)
+        inference_step(self.model, [1, size.max(1) as u32]).as_ref().map_or(0, peak_bytes)
     }
 
     /// The windows of the tokens with these numbers: the first token of the text in each, and the numbers.
     pub(super) fn passes(&self, receipt: &Receipt, numbers: Range<usize>) -> Vec<(usize, Range<usize>)> {
-        windows(receipt.prompt.len(), numbers, self.model.0.labels_per_sample())
+        windows(receipt.prompt.len(), numbers, self.model.context())
     }
 
     /// Passes the number of each of these tokens, with the row of logits that it follows from, to `take`, until that gives something.
@@ -282,9 +279,9 @@ impl Pass {
         answerer: &Answerer,
         size: u32,
     ) -> Result<Option<Pass>, EngineError> {
-        let (model, products) = answerer.model;
-        let lists = places(&[0], size, model.labels_per_sample());
-        let graph = inference_step(model, products, [1, size]);
+        let model = answerer.model;
+        let lists = places(&[0], size, model.context());
+        let graph = inference_step(model, [1, size]);
         let (Some(lists), Some(graph), Some(types)) = (lists, graph, caches(model, 1)) else {
             return Ok(None);
         };

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
 use tiebreak_contract::program::graph::{Graph, TensorType};
-use tiebreak_contract::program::inference::{caches, inference_step, moved_caches, moved_places, places};
-use tiebreak_contract::program::models::Model;
-use tiebreak_contract::program::products::ProductTable;
+use tiebreak_contract::program::inference::{
+    Writer, caches, inference_step, moved_caches, moved_places, places,
+};
 use tiebreak_engine::liveness::peak_bytes;
 use tiebreak_engine::{Compiled, Engine, EngineError, Tensor};
 
@@ -18,8 +18,7 @@ const CHUNK: u32 = 32;
 /// A model with its weights on an engine, and the graphs that were compiled so far.
 pub(super) struct Steps<'a> {
     engine: &'a mut dyn Engine,
-    model: &'a Model,
-    products: &'a ProductTable,
+    model: Writer<'a>,
     parameters: Vec<Tensor>,
     /// The types of one text's caches.
     types: Vec<TensorType>,
@@ -32,13 +31,13 @@ pub(super) struct Steps<'a> {
 }
 
 /// Tokens of a step that reads a prompt of this model.
-fn chunk(model: &Model) -> u32 {
-    CHUNK.min(model.labels_per_sample())
+fn chunk(model: Writer) -> u32 {
+    CHUNK.min(model.context())
 }
 
 /// Bytes of the tensors that live at once in the steps of so many texts, the parameters included; 0 if the model is no decoder.
-pub(super) fn memory(model: &Model, products: &ProductTable, texts: u32) -> u64 {
-    let peak = |shape| inference_step(model, products, shape).as_ref().map_or(0, peak_bytes);
+pub(super) fn memory(model: Writer, texts: u32) -> u64 {
+    let peak = |shape| inference_step(model, shape).as_ref().map_or(0, peak_bytes);
     let one: u64 = caches(model, 1).unwrap_or_default().iter().map(|(_, ty)| ty.bytes() as u64).sum();
     // A text that is being read has caches of its own beside those of the batch.
     peak([texts, 1]).max(peak([1, chunk(model)]) + u64::from(texts) * one) + one
@@ -49,14 +48,14 @@ impl<'a> Steps<'a> {
     /// says so before anybody waits.
     pub fn new(
         engine: &'a mut dyn Engine,
-        (model, products): (&'a Model, &'a ProductTable),
+        model: Writer<'a>,
         parameters: Vec<Tensor>,
         texts: u32,
     ) -> Result<Option<Self>, EngineError> {
         let Some(types) = caches(model, 1) else { return Ok(None) };
         let types = types.into_iter().map(|(_, ty)| ty).collect();
-        let (context, steps, moves) = (model.labels_per_sample(), BTreeMap::new(), BTreeMap::new());
-        let mut made = Self { engine, model, products, parameters, types, context, steps, moves };
+        let (context, steps, moves) = (model.context(), BTreeMap::new(), BTreeMap::new());
+        let mut made = Self { engine, model, parameters, types, context, steps, moves };
         for shape in [[1, 1], [1, chunk(model)], [texts, 1]] {
             made.prepare(shape)?;
         }
@@ -75,7 +74,7 @@ impl<'a> Steps<'a> {
 
     fn prepare(&mut self, shape: [u32; 2]) -> Result<(), EngineError> {
         if !self.steps.contains_key(&shape) {
-            let graph = inference_step(self.model, self.products, shape).expect("the model is a decoder");
+            let graph = inference_step(self.model, shape).expect("the model is a decoder");
             self.steps.insert(shape, self.engine.compile(Arc::new(graph))?);
         }
         Ok(())

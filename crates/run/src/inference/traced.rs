@@ -29,7 +29,7 @@ impl Answerer<'_> {
         let mut graph = |[_, size]: [u32; 2]| match made.entry(size) {
             Entry::Occupied(graph) => Some(graph.get().clone()),
             Entry::Vacant(place) => {
-                let graph = inference_step(self.model.0, self.model.1, [1, size])?;
+                let graph = inference_step(self.model, [1, size])?;
                 Some(place.insert(Arc::new(graph)).clone())
             }
         };

@@ -11,8 +11,8 @@ use crate::cli::args::key::read_private;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::random::random;
 use crate::cli::args::salted::SaltedArgs;
-use crate::cli::args::subject::Subject;
-use crate::cli::view::answering::{Speaker, no_language_model};
+use crate::cli::args::subject::{Subject, no_language_model};
+use crate::cli::view::answering::Speaker;
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use tiebreak_contract::arith::float;
@@ -57,6 +57,11 @@ pub struct Args {
     /// Job that says which model weights are of. `tiebreak import` writes it.
     #[arg(long, value_name = "JOB")]
     job: Option<PathBuf>,
+    /// Network file of a program from a file, as tiebreak.capture writes it.
+    ///
+    /// The network has to give the job's program. The default is the file that the run keeps, or that the job of weights names.
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    network: Option<PathBuf>,
     #[command(flatten)]
     prompt: prompt::PromptArgs,
     /// Most tokens to write.
@@ -107,6 +112,13 @@ pub struct Args {
     limits: Limits,
 }
 
+impl Args {
+    /// The files that say which model answers.
+    fn model(&self) -> (Option<&Path>, Option<&Path>) {
+        (self.job.as_deref(), self.network.as_deref())
+    }
+}
+
 /// The settings of the draws. A seed that nobody names is drawn, if it would change the text.
 fn sampling(printer: Printer, args: &Args) -> Result<Sampling, Failure> {
     // Minus zero is the same temperature.
@@ -152,6 +164,7 @@ fn write_receipt(
     args.salted.write(path, &AnyReceipt::Answer(receipt), key)?;
     let mut words = vec![shell::path(path), shell::path(&args.run)];
     words.extend(args.job.as_ref().map(|job| format!("--job {}", shell::path(job))));
+    words.extend(args.network.as_ref().map(|file| format!("--network {}", shell::path(file))));
     words.extend(args.step.map(|step| format!("--step {step}")));
     words.extend(args.salted.words());
     words.extend(args.tokenizer.as_ref().map(|path| format!("--tokenizer {}", shell::path(path))));
@@ -189,9 +202,10 @@ fn bounded(args: &Args, prompt: &[u32]) -> Result<(), Failure> {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let key = args.key.as_deref().map(read_private).transpose()?;
-    let subject = Subject::answering(&args.run, args.job.as_deref(), args.step, &args.limits)?;
-    let (job, kept) = (subject.job(), || subject.companions());
-    let speaker = Speaker::of(job, subject.table(), args.tokenizer.as_deref(), kept)?;
+    let subject = Subject::answering(&args.run, args.model(), args.step, &args.limits)?;
+    let ((writer, classes), kept) = (subject.writer()?, || subject.companions());
+    let speaker =
+        Speaker::of((subject.job(), writer, classes), subject.table(), args.tokenizer.as_deref(), kept)?;
     args.limits.check("an answer", subject.bytes().saturating_add(speaker.memory()))?;
     let answerer = speaker.answerer(&subject.model);
     let sampling = sampling(printer, &args)?;

@@ -296,7 +296,7 @@ fn audited(
     let named =
         run.file.summary().named_key().map_err(|why| RunError::malformed(&run.layout.run_json(), why))?;
     if given.trainer.is_some() && named != given.trainer {
-        return Err(Failure::new(Exit::Malformed, "the run names another key than --trainer-key"));
+        return Err(Failure::new(Exit::Malformed, "`--trainer-key` is no key of the run in the pack"));
     }
     let mut checked = match lack.and_then(|_| files(printer, given, run)) {
         Err(failure) if failure.exit == Exit::Malformed => {

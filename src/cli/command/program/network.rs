@@ -80,14 +80,14 @@ Rules:
 
 ## Evaluation
 
-A program says nothing of evaluations. So evaluations, predictions and their receipts take the network file beside the
-program. The file must give the program of the job, to the digest. A receipt's digest of the
+A program says nothing of evaluations or answers. So evaluations, predictions, answers and their receipts take the
+network file beside the program. The file must give the program of the job, to the digest. A receipt's digest of the
 model also holds names and wording, which that digest leaves open. No record commits it.
 
 | what | where the file is |
 |---|---|
 | `[evaluation]` of a job | named by the job: `network = "FILE"`; the run keeps a copy, `network.json` |
-| `tiebreak eval`, `predict` and `receipt check` of a run | named by `--network FILE`; without the option the copy that the run keeps |
+| `tiebreak eval`, `predict`, `generate`, `serve-model` and `receipt check` of a run | named by `--network FILE`; without the option the copy that the run keeps |
 | the same of weights with `--job JOB` | named by `--network FILE`; without the option the file that the job names |
 
 An evaluation is that of [ARITHMETIC.md](ARITHMETIC.md#86-evaluation):
@@ -108,6 +108,13 @@ be evaluated:
 3. A node that cuts its rows into samples has rows of samples: `position_embedding`, `class_token`, `first_position`,
    `last_position`, `mean_positions`, `rotary` and the attentions.
 4. A tensor with rows of samples has a dimension behind the first where an operator takes [.., C].
+
+## Answers
+
+A network of causal attention writes text by `tiebreak generate` and `tiebreak serve-model`, as the built-in decoders
+do. [INFERENCE.md](INFERENCE.md#network-files) defines its pass over caches, and says which networks write text. The
+others are refused by the name of the first node that stands against it. Among these are networks with attention to
+later positions, with means over positions, and with a `batch_norm`.
 
 ## Operators
 

@@ -31,6 +31,15 @@ pub fn holds(path: &Path, what: &str, [found, own]: [Digest; 2]) -> Result<(), F
     if found == own { Ok(()) } else { Err(wrong()) }
 }
 
+/// Nothing is decided about a receipt of another network file's model. Several files may give one program, and a receipt names one of
+/// them: which one the signer means, the program does not tell.
+pub fn another_network(said: &Digest, found: &Digest) -> Failure {
+    let why =
+        format!("UNDECIDED: the receipt is of the model {said}, and that of the network file is {found}");
+    let help = "name the signer's network file: others may give the same program in other words";
+    Failure::new(Exit::Undecided, why).help(help)
+}
+
 /// Why there is no verdict on a receipt without a signature.
 pub const UNSIGNED: &str = "no verdict is written: nobody signed the receipt, so that it accuses nobody";
 /// Why there is none without the trace's file.

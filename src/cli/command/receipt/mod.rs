@@ -10,14 +10,14 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use args::Check;
-use evidence::{NOTHING_STANDS, UNSIGNED, WITHOUT_TRACE, holds, save, trace_file, usable};
+use evidence::{NOTHING_STANDS, UNSIGNED, WITHOUT_TRACE, another_network, holds, save, trace_file, usable};
 
 use crate::cli::args::engine::{EngineKind, open_exact};
 use crate::cli::args::key::read_public;
 use crate::cli::args::limits::Watch;
 use crate::cli::args::sampled::Sampled;
-use crate::cli::args::subject::Subject;
-use crate::cli::view::answering::{Speaker, no_language_model};
+use crate::cli::args::subject::{Subject, no_language_model};
+use crate::cli::view::answering::Speaker;
 use crate::cli::view::outcome::signed_by;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
 use tiebreak_audit::answers::Accuser;
@@ -89,7 +89,7 @@ fn check(printer: Printer, args: &Check) -> CommandResult {
             return predictions::check(printer, args, &watch, ((&text, opening), &receipt, signer.as_ref()));
         }
     };
-    if let Some(option) = args.data.given_beside_job() {
+    if let Some(option) = args.data.given_of_data() {
         let why = format!("{option} is for receipts of predictions, and this is one of an answer");
         return Err(Failure::new(Exit::Usage, why).help(format!("leave {option} out")));
     }
@@ -109,8 +109,15 @@ fn opening(args: &Check, text: &str) -> Result<Option<String>, Failure> {
 }
 
 /// Refuses a receipt of another model, other weights or another tokenizer than the run's.
-fn same_model(speaker: &Speaker, answerer: &Answerer, receipt: &Receipt) -> Result<(), Failure> {
+fn same_model(
+    speaker: &Speaker,
+    (answerer, of_network): (&Answerer, bool),
+    receipt: &Receipt,
+) -> Result<(), Failure> {
     let [model, parameters] = answerer.identity().ok_or_else(no_language_model)?;
+    if of_network && receipt.model != model {
+        return Err(another_network(&receipt.model, &model));
+    }
     let of = |digest: Option<_>| digest.map_or("none".to_string(), |digest| format!("{digest}"));
     let pairs = [
         ("another model", Some(receipt.model), Some(model)),
@@ -275,11 +282,12 @@ fn answer(
     watch: Watch,
     ((text_of, opening), receipt, signer): ((&str, Option<&str>), &Receipt, Option<PublicKey>),
 ) -> CommandResult {
-    let subject = Subject::answering(&args.run, args.data.job.as_deref(), args.step, &args.limits)?;
-    let (job, kept) = (subject.job(), || subject.companions());
-    let speaker = Speaker::of(job, subject.table(), args.tokenizer.as_deref(), kept)?;
+    let subject = Subject::answering(&args.run, args.data.model(), args.step, &args.limits)?;
+    let ((writer, classes), kept) = (subject.writer()?, || subject.companions());
+    let speaker =
+        Speaker::of((subject.job(), writer, classes), subject.table(), args.tokenizer.as_deref(), kept)?;
     let answerer = speaker.answerer(&subject.model);
-    same_model(&speaker, &answerer, receipt)?;
+    same_model(&speaker, (&answerer, subject.is_of_network()), receipt)?;
     answerer.has_tokens(receipt).map_err(|source| RunError::malformed(&args.receipt, source))?;
     let needed = answerer.memory(receipt).saturating_add(subject.bytes().saturating_mul(2));
     args.limits.check("a replay of the answer", needed)?;

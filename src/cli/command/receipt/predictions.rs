@@ -3,7 +3,9 @@
 use serde_json::json;
 
 use super::args::Check;
-use super::evidence::{NOTHING_STANDS, Saved, UNSIGNED, WITHOUT_TRACE, holds, save, trace_file, usable};
+use super::evidence::{
+    NOTHING_STANDS, Saved, UNSIGNED, WITHOUT_TRACE, another_network, holds, save, trace_file, usable,
+};
 use crate::cli::args::engine::{EngineKind, open_exact};
 use crate::cli::args::limits::Watch;
 use crate::cli::args::predicted::upload;
@@ -32,16 +34,10 @@ enum Finding {
     Traces(OtherTraces),
 }
 
-/// Refuses a receipt of another model than the one that is named. Several network files may give one program, and a receipt names
-/// one of them: which one the signer means, the program does not tell.
+/// Refuses a receipt of another model than the one that is named.
 fn same_model(said: &PredictingModel, found: &PredictingModel, of_network: bool) -> Result<(), Failure> {
     if of_network && said.model != found.model {
-        let why = format!(
-            "UNDECIDED: the receipt is of the model {}, and that of the network file is {}",
-            said.model, found.model
-        );
-        let help = "name the signer's network file: others may give the same program in other words";
-        return Err(Failure::new(Exit::Undecided, why).help(help));
+        return Err(another_network(&said.model, &found.model));
     }
     let sizes = |model: &PredictingModel| format!("{} classes and {} rows", model.classes, model.rows);
     let pairs = [

@@ -18,8 +18,8 @@ use crate::cli::args::key::read_private;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::listen::address;
 use crate::cli::args::metrics::{MetricsArgs, Served};
-use crate::cli::args::subject::Subject;
-use crate::cli::view::answering::{Speaker, no_language_model};
+use crate::cli::args::subject::{Subject, no_language_model};
+use crate::cli::view::answering::Speaker;
 use crate::cli::view::chats::Chats;
 use crate::cli::view::escape::one_line;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
@@ -59,6 +59,11 @@ pub struct Args {
     /// Job that says which model weights are of. `tiebreak import` writes it.
     #[arg(long, value_name = "JOB")]
     job: Option<PathBuf>,
+    /// Network file of a program from a file, as tiebreak.capture writes it.
+    ///
+    /// The network has to give the job's program. The default is the file that the run keeps, or that the job of weights names.
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
+    network: Option<PathBuf>,
     /// Address to listen at. Port 0 takes a free one.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8704", value_parser = address)]
     listen: String,
@@ -157,9 +162,12 @@ fn loaded(
     engine: &mut dyn Engine,
 ) -> Result<(Vec<Tensor>, Identity), Failure> {
     let answerer = speaker.answerer(weights);
-    let (model, products) = answerer.model;
     let bytes = weights.iter().map(|tensor| tensor.len() as u64).sum::<u64>().saturating_mul(2);
-    let needed = Batch::memory(model, products, args.seats).saturating_add(bytes);
+    if !Batch::fits(answerer.model, args.seats) {
+        let why = format!("a step of {} answers has tensors of too many elements", args.seats);
+        return Err(Failure::new(Exit::Usage, why).help("give a smaller --seats"));
+    }
+    let needed = Batch::memory(answerer.model, args.seats).saturating_add(bytes);
     args.limits.check("answers of all seats", needed)?;
     let model = answerer.identity().ok_or_else(no_language_model)?;
     Ok((answerer.upload(engine)?, Identity { model, tokenizer: speaker.alphabet.digest() }))
@@ -168,10 +176,12 @@ fn loaded(
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let watch = args.limits.watch(printer);
     let key = args.key.as_deref().map(read_private).transpose()?;
-    let mut subject = Subject::answering(&args.run, args.job.as_deref(), args.step, &args.limits)?;
+    let model = (args.job.as_deref(), args.network.as_deref());
+    let mut subject = Subject::answering(&args.run, model, args.step, &args.limits)?;
     let weights = std::mem::take(&mut subject.model);
-    let (job, kept) = (subject.job(), || subject.companions());
-    let speaker = Speaker::of(job, subject.table(), args.tokenizer.as_deref(), kept)?;
+    let ((writer, classes), kept) = (subject.writer()?, || subject.companions());
+    let speaker =
+        Speaker::of((subject.job(), writer, classes), subject.table(), args.tokenizer.as_deref(), kept)?;
     let mut engine = open_exact(&args.engine)?;
     let engine_name = engine.describe();
     let (parameters, identity) = loaded(&args, &speaker, &weights, engine.as_mut())?;
@@ -182,7 +192,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let batch = Batch::new(engine.as_mut(), answerer.model, parameters, args.seats)?;
     let mut batch = batch.ok_or_else(no_language_model)?;
     let (name, seats) = (name(&args), args.seats as usize);
-    let most = args.most_tokens.unwrap_or(answerer.model.0.labels_per_sample()) as usize;
+    let most = args.most_tokens.unwrap_or(answerer.model.context()) as usize;
     let traces = Traces::of_server(printer);
     let queue = Arc::new(Queue::new(seats + args.waiting as usize, traces.clone()));
     let [model, parameters] = signing.identity.model;

@@ -9,7 +9,6 @@ use crate::cli::args::engine::{EngineArgs, open, open_exact};
 use crate::cli::args::limits::{Limits, Watch};
 use crate::cli::args::predicted::{DataArgs, upload};
 use crate::cli::args::subject::Subject;
-use crate::cli::view::answering::writer;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use tiebreak_audit::disputed_step::disclosed_tile;
 use tiebreak_audit::plan;
@@ -184,21 +183,16 @@ fn of_answer(
     watch: &Watch,
     (receipt, claim): (&Receipt, &AnswerTile),
 ) -> Result<Vec<u8>, Failure> {
-    if let Some(option) = args.data.given_beside_job() {
+    if let Some(option) = args.data.given_of_data() {
         let why =
             format!("{option} is for verdicts on receipts of predictions, and this one is on an answer");
         return Err(Failure::new(Exit::Usage, why).help(format!("leave {option} out")));
     }
-    let subject = Subject::answering(&args.run, args.data.job.as_deref(), args.step, &args.limits)?;
-    let (model, classes) = writer(subject.job())?;
+    let subject = Subject::answering(&args.run, args.data.model(), args.step, &args.limits)?;
+    let (model, classes) = subject.writer()?;
     let (table, known) = (subject.table(), vec![true; classes as usize]);
     // A pass over given tokens chooses none, so that the tokenizer does not matter.
-    let answerer = Answerer {
-        model: (&model.model, &model.products),
-        parameters: (&table, &subject.model),
-        known: &known,
-        ends: &[],
-    };
+    let answerer = Answerer { model, parameters: (&table, &subject.model), known: &known, ends: &[] };
     if answerer.identity() != Some([receipt.model, receipt.parameters]) {
         return Err(another_model(args));
     }

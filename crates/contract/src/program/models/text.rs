@@ -55,6 +55,14 @@ impl Text {
         }
     }
 
+    /// Places of a sequence in a cache (S); 0 of whole samples, which have no caches.
+    pub fn places(&self) -> u32 {
+        match self {
+            Text::Whole { .. } => 0,
+            Text::Cached { places, .. } => places.all(),
+        }
+    }
+
     /// x [N, C] + the row of the table [T, C] of each row's position.
     pub fn add_positions(&self, b: &mut Builder, x: TensorId, table: TensorId) -> TensorId {
         match self {

@@ -1,4 +1,5 @@
-//! The model of a network file as evaluations and predictions use it. Contract: `docs/NETWORKS.md`, Evaluation.
+//! The model of a network file as evaluations, predictions and answers use it. Contract: `docs/NETWORKS.md`, Evaluation, and
+//! `docs/INFERENCE.md`, Network files.
 
 use crate::program::evaluation::evaluation_graph;
 use crate::program::models::nodes::Nodes;
@@ -9,7 +10,7 @@ use crate::program::validate;
 
 /// The model of a network file, in evaluation mode.
 pub struct NetworkModel {
-    pub(super) nodes: Nodes,
+    pub(in crate::program) nodes: Nodes,
     /// Digits of the products.
     pub products: ProductTable,
     pub(super) digits: u8,
@@ -17,6 +18,8 @@ pub struct NetworkModel {
     pub ignored: Option<u32>,
     /// Samples of a micro-batch.
     pub micro_batch: u32,
+    /// The channels of the keys and the heads of these of each attention, or the reason why the network writes no text.
+    pub(super) attentions: Result<Vec<[u32; 2]>, String>,
 }
 
 impl NetworkModel {
@@ -29,6 +32,14 @@ impl NetworkModel {
     pub fn error(&self, samples: u32) -> Option<String> {
         let error = self.nodes.error(Mode::Evaluation, LossRule::default(), samples);
         error.or_else(|| validate::sizes(&evaluation_graph(&self.nodes, &self.products, samples)).err())
+    }
+
+    /// The channels of the keys and the heads of these of each attention of a network that writes text.
+    ///
+    /// # Errors
+    /// If the network writes no text: the reason, which names the node.
+    pub fn attentions(&self) -> Result<&[[u32; 2]], &str> {
+        self.attentions.as_deref().map_err(String::as_str)
     }
 
     /// The keys and products that decide the logits, beside parameters and buffers, by ascending key. Layout: `docs/INFERENCE.md`,

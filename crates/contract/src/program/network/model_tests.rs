@@ -4,6 +4,7 @@
 use super::tests::{ENCODER, GPT, MLP, MLP_TABLE, RESNET, RESNET_TABLE, unnamed};
 use super::*;
 use crate::program::evaluation::evaluation_graph;
+use crate::program::inference::{self, Writer, inference_step};
 use crate::program::models::Model;
 use crate::program::step::inference_graph;
 
@@ -29,6 +30,108 @@ fn networks_of_built_in_models_have_their_graphs() {
             }
         }
     }
+}
+
+const DECODER: &str = include_str!("../../../../../assets/networks/decoder.json");
+
+/// The step over caches, too: so an answer of such a network has the bits of the built-in model's.
+#[test]
+fn a_network_of_a_built_in_decoder_has_its_steps() {
+    let gpt = "kind = 'gpt'\nvocabulary = 19\ncontext = 5\nlayers = 2\nheads = 2\nwidth = 8";
+    let built_in: Model = toml::from_str(gpt).unwrap();
+    let (_, network) = model(GPT).unwrap();
+    let products = ProductTable::uniform(3);
+    let [own, theirs] = [Writer::Network(&network), Writer::Job(&built_in, &products)];
+    assert_eq!([own, theirs].map(Writer::vocabulary), [Some(19); 2]);
+    assert_eq!([own, theirs].map(Writer::context), [5; 2]);
+    for shape in [[1, 1], [1, 5], [3, 2]] {
+        let [own, theirs] = [own, theirs].map(|writer| unnamed(&inference_step(writer, shape).unwrap()));
+        assert!(own == theirs, "{shape:?}");
+    }
+    // A receipt says by which keys the model is named.
+    assert_ne!(inference::settings(own), inference::settings(theirs));
+    let (_, decoder) = model(DECODER).unwrap();
+    assert_eq!(decoder.attentions(), Ok(&[[4, 2], [8, 1]][..]));
+    assert_eq!(inference::settings(Writer::Network(&decoder)), Some(decoder.settings()));
+}
+
+/// A network of so many positions, with an attention of so many heads.
+fn sized(positions: u32, heads: Option<u32>) -> String {
+    let attention = heads.map_or(String::new(), |heads| {
+        format!(
+            r#"{{"name": "a", "operator": "attention", "inputs": ["e", "e", "e"], "attributes": {{"heads": {heads}, "p": 0}}}},"#
+        )
+    });
+    let last = if heads.is_some() { "a" } else { "e" };
+    format!(
+        r#"{{"format": "{FORMAT}", "micro_batch": 1, "inputs": {{"name": "tokens", "shape": [{positions}], "below": 2}},
+"labels": {{"shape": [{positions}], "below": 2}},
+"parameters": [{{"name": "t", "shape": [2, 5]}}, {{"name": "h", "shape": [2, 5]}}],
+"nodes": [{{"name": "e", "operator": "embedding", "inputs": ["t", "inputs"]}}, {attention}
+{{"name": "l", "operator": "matmul", "inputs": ["{last}", "h"]}}], "optimizer": {{"kind": "sgd", "momentum": 0}}}}"#
+    )
+}
+
+/// A network writes text only if its rows depend on no later position. Others evaluate all the same.
+#[test]
+fn networks_that_write_no_text_are_refused_by_name() {
+    let own = |text: &str| {
+        let (_, model) = model(text).unwrap();
+        let writer = Writer::Network(&model);
+        let refused = model.attentions().err().map(str::to_string);
+        let found = Writer::of_network(&model).err();
+        assert!(refused.is_none() || refused == found);
+        assert_eq!(writer.vocabulary().is_none(), refused.is_some());
+        assert_eq!(inference_step(writer, [1, 1]).is_none(), refused.is_some());
+        assert_eq!(inference::caches(writer, 1).is_none(), refused.is_some());
+        assert_eq!(inference::settings(writer).is_none(), refused.is_some());
+        found.unwrap_or("none".into())
+    };
+    let decoder = serde_json::from_str::<Value>(DECODER).unwrap().to_string();
+    assert_eq!(own(&decoder), "none");
+    let node = |from: &str, to: &str| decoder.replace(from, to);
+    let behind = |last: &str| decoder.replace("}],\"optimizer\"", &format!("}},{last}],\"optimizer\""));
+    for (text, why) in [
+        (
+            node("\"operator\":\"attention\"", "\"operator\":\"bidirectional_attention\""),
+            "node again (bidirectional_attention): its positions attend to those behind them",
+        ),
+        (
+            behind(r#"{"inputs":["logits"],"name":"end","operator":"last_position"}"#).replace("[14]", "[2]"),
+            "node end (last_position): it leaves one row of each text",
+        ),
+        (
+            behind(r#"{"inputs":["logits"],"name":"end","operator":"mean_positions"}"#)
+                .replace("[14]", "[2]"),
+            "node end (mean_positions): it leaves one row of each text",
+        ),
+        (
+            node("\"below\":11,\"name\"", "\"below\":10,\"name\""),
+            "node logits (matmul): it makes logits of 11 classes, and the inputs are below 10",
+        ),
+        (
+            ENCODER.into(),
+            "node block0.attention (padded_attention): its positions attend to those behind them",
+        ),
+        (MLP.into(), "node pixels (pixels): it is for images and numbers"),
+    ] {
+        let found = own(&text);
+        assert!(found.starts_with(why), "{why}: {found}");
+    }
+    for (positions, why) in [
+        (46_340, "none"),
+        (
+            65_537,
+            "a sample has 65537 ids and 65537 labels; a text needs a label for each id, and at most 65536",
+        ),
+    ] {
+        assert_eq!(own(&sized(positions, None)), why);
+    }
+    // Five heads have fewer than 2^31 scores of 20,724 positions, and with a place more they have too many.
+    let too_many = "a step of all 20724 positions has a tensor of 2^31 elements or more";
+    assert_eq!([20_723, 20_724].map(|t| own(&sized(t, Some(5)))), ["none", too_many]);
+    let (_, numbers) = small("a matmul inputs p").unwrap();
+    assert!(numbers.attentions().unwrap_err().starts_with("its inputs are binary32"));
 }
 
 /// A network over `inputs` [4, 4] of 2 samples, two rows each, with a parameter `p` [4, 4], a vector `v` [4] and a table `t` [2, 4].

@@ -373,6 +373,21 @@ pub(crate) fn cut_into_heads(
     Ok([shape[0] / samples, shape[1] / heads])
 }
 
+/// The heads of `channels` channels of k [N, X], each of which serves as many of the queries' `heads`.
+///
+/// # Errors
+/// If X is not a number of such heads that divides `heads`.
+pub(crate) fn own_heads(b: &Builder, k: TensorId, [channels, heads]: [u32; 2]) -> Result<u32, String> {
+    let c = b.shape(k)[1];
+    let own = c / channels;
+    if !c.is_multiple_of(channels) || !heads.is_multiple_of(own) {
+        return Err(format!(
+            "heads of {channels} channels must cut X = {c} into a number that divides the heads ({heads})"
+        ));
+    }
+    Ok(own)
+}
+
 /// Attention of q [N, C] over k and v [N, X], whose heads serve several heads of queries.
 pub(crate) fn grouped_attention(
     b: &mut Builder,
@@ -382,13 +397,7 @@ pub(crate) fn grouped_attention(
     drop: Option<(Dropout, u32)>,
 ) -> Result<TensorId, String> {
     let [_, channels] = cut_into_heads(b, q, [samples, heads])?;
-    let c = b.shape(k)[1];
-    let own = c / channels;
-    if !c.is_multiple_of(channels) || !heads.is_multiple_of(own) {
-        return Err(format!(
-            "heads of {channels} channels must cut X = {c} into a number that divides the heads ({heads})"
-        ));
-    }
+    let own = own_heads(b, k, [channels, heads])?;
     if let Seen::Unpadded { ids, .. } = seen {
         let (found, due) = (b.tensor(ids).len(), b.shape(q)[0]);
         if found != due as usize {

@@ -24,7 +24,9 @@ mod sample_rows;
 pub(crate) use activation::{gain, mul, sigmoid, silu, swiglu, tanh};
 pub use activation::{gelu_erf, gelu_tanh, relu};
 pub use attention::{Seen, attention, causal_attention};
-pub(crate) use attention::{cut_into_heads, document_starts, grouped_attention, repeat_heads, window_starts};
+pub(crate) use attention::{
+    cut_into_heads, document_starts, grouped_attention, own_heads, repeat_heads, window_starts,
+};
 pub(super) use cached::{Cache, Places, cached_attention};
 pub(crate) use convolution::mean_pool;
 pub use convolution::{ConvVersion, conv2d};

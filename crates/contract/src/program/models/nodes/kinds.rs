@@ -8,7 +8,7 @@ use crate::program::expr::Body;
 use crate::program::graph::{TensorId, View};
 use crate::program::im2col::ConvGeometry;
 use crate::program::inputs::{input, integers};
-use crate::program::models::{Inputs, Mode, pixel_body};
+use crate::program::models::{Inputs, Mode, Text, pixel_body};
 use crate::program::operators::{
     self, ConvVersion, Dropout, LinearClasses, Moments, Seen, Window, batch_norm, batch_norm_eval, dropout,
 };
@@ -20,7 +20,14 @@ const ROWS_MAX: u64 = 1 << 24;
 
 /// A forward pass over nodes, at one of them.
 pub(super) struct Pass<'a> {
-    pub inputs: &'a Inputs,
+    /// The inputs of the batch.
+    pub batch: TensorId,
+    /// The other inputs; `None` in a pass up to the logits, which is in evaluation mode.
+    inputs: Option<&'a Inputs>,
+    /// New positions with their caches, in a step of inference.
+    pub text: Option<Text>,
+    /// The channels of the keys, and the heads of these, of the causal attentions so far.
+    pub attended: Vec<[u32; 2]>,
     /// Samples of the pass, and micro-batches of a step.
     samples: [u32; 2],
     /// True in an evaluation if no sample acts on the node.
@@ -36,7 +43,27 @@ pub(super) struct Pass<'a> {
 impl<'a> Pass<'a> {
     pub fn new(inputs: &'a Inputs, samples: [u32; 2]) -> Pass<'a> {
         let averages = inputs.averages.iter();
-        Pass { inputs, samples, is_constant: false, moments: Vec::new(), averages, next_drop: 0 }
+        Pass { inputs: Some(inputs), averages, samples, ..Pass::of_logits(inputs.batch[0], samples[0], None) }
+    }
+
+    /// A pass up to the logits, in evaluation mode: over so many samples, or over new positions of so many sequences.
+    pub fn of_logits(batch: TensorId, samples: u32, text: Option<Text>) -> Pass<'a> {
+        Pass {
+            batch,
+            inputs: None,
+            text,
+            attended: Vec::new(),
+            samples: [samples, 1],
+            is_constant: false,
+            moments: Vec::new(),
+            averages: [].iter(),
+            next_drop: 0,
+        }
+    }
+
+    /// True if nothing is dropped, and running averages take the place of moments.
+    pub fn is_evaluation(&self) -> bool {
+        self.inputs.is_none_or(|inputs| inputs.mode == Mode::Evaluation)
     }
 
     /// The samples whose rows a node's inputs have.
@@ -116,7 +143,7 @@ pub const NODE_KINDS: &[NodeKind] = &[
     kind("flatten", "a sample's numbers in a row, a channel's pixels together: [B, C H W]", IMAGE, &[], |b, _, i, _| Ok(operators::flatten(b, i[0]))),
     kind("embedding", "rows of a table by number: [N, C]", &[input("table", "V C"), integers("tokens", "*")], &[], |b, _, i, _| embedding(b, i, None)),
     kind("padded_embedding", "rows of a table by number, of which the row `ignore` has no gradient: [N, C]", &[input("table", "V C"), integers("tokens", "*")], &["ignore"], |b, _, i, a| embedding(b, i, a.ignore)),
-    kind("position_embedding", "x plus a row of the table for each position of a sample, from the first on", &[input("x", "N C"), input("table", "T C")], &[], |b, p, i, _| operators::add_first_rows(b, i[0], i[1], p.samples()?)),
+    kind("position_embedding", "x plus a row of the table for each position of a sample, from the first on", &[input("x", "N C"), input("table", "T C")], &[], position_embedding),
     kind("first_row", "x plus the first row of the table: the embedding of a number that is always 0", &[input("x", "N C"), input("table", "V C")], &[], |b, _, i, _| { let rows = b.shape(i[0])[0]; operators::add_first_rows(b, i[0], i[1], rows) }),
     kind("class_token", "a row before the positions of each of B samples: [N + B, C]", &[input("x", ".. C"), input("token", "C")], &[], |b, p, i, _| operators::class_token(b, i[0], i[1], p.samples()?)),
     kind("first_position", "the first position of each of B samples: [B, C]", &[input("x", "N C")], &[], |b, p, i, _| operators::first_position(b, i[0], p.samples()?)),
@@ -151,7 +178,7 @@ fn pixels(b: &mut Builder, _: &mut Pass, i: &[TensorId], _: &Attributes) -> Resu
 
 /// The batch's inputs [B, C, H, W] as [B, H, W, C]. Data need no gradient, so nothing else is turned.
 fn channels_last(b: &mut Builder, p: &mut Pass, x: TensorId, body: Body) -> Result<TensorId, String> {
-    if x != p.inputs.batch[0] {
+    if x != p.batch {
         return Err("x must be the inputs of the batch".into());
     }
     let [samples, channels, height, width] = b.shape(x)[..] else { panic!("shapes are checked") };
@@ -213,7 +240,7 @@ fn head_rms_norm(b: &mut Builder, _: &mut Pass, i: &[TensorId], a: &Attributes) 
 }
 
 fn norm_of_batch(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {
-    if p.inputs.mode == Mode::Evaluation {
+    if p.is_evaluation() {
         let averages = *p.averages.next().ok_or("it has no running averages")?;
         return Ok(batch_norm_eval(b, i[0], averages, i[1], i[2], a.epsilon));
     }
@@ -232,13 +259,13 @@ fn norm_of_batch(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) 
 
 /// The next dropout with this probability and its number; none for a probability of 0.
 fn next_drop(p: &mut Pass, probability: f32) -> Option<(Dropout, u32)> {
-    let drop = p.inputs.dropout(probability)?;
+    let drop = p.inputs?.dropout(probability)?;
     p.next_drop += 1;
     Some((drop, p.next_drop - 1))
 }
 
 fn drop_some(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {
-    if p.inputs.mode == Mode::Evaluation {
+    if p.is_evaluation() {
         return Ok(i[0]);
     }
     let (rows, [samples, _]) = (b.shape(i[0])[0], p.samples);
@@ -263,6 +290,19 @@ fn embedding(b: &mut Builder, i: &[TensorId], padding: Option<u32>) -> Result<Te
     Ok(operators::padded_embedding(b, i[0], i[1], padding))
 }
 
+fn position_embedding(
+    b: &mut Builder,
+    p: &mut Pass,
+    i: &[TensorId],
+    _: &Attributes,
+) -> Result<TensorId, String> {
+    let samples = p.samples()?;
+    match &p.text {
+        Some(text) => Ok(text.add_positions(b, i[0], i[1])),
+        None => operators::add_first_rows(b, i[0], i[1], samples),
+    }
+}
+
 fn attention(
     b: &mut Builder,
     p: &mut Pass,
@@ -271,8 +311,18 @@ fn attention(
     seen: Seen,
 ) -> Result<TensorId, String> {
     let cut = [p.samples()?, a.heads];
-    let [positions, _] = operators::cut_into_heads(b, i[0], cut)?;
-    fits(&[b.shape(i[0])[0], a.heads, positions])?;
+    let [positions, channels] = operators::cut_into_heads(b, i[0], cut)?;
+    let rows = b.shape(i[0])[0];
+    fits(&[rows, a.heads, positions])?;
+    if seen == Seen::Earlier {
+        let own = operators::own_heads(b, i[1], [channels, a.heads])?;
+        p.attended.push([b.shape(i[1])[1], own]);
+        if let Some(text) = &mut p.text {
+            fits(&[rows, a.heads, text.places()])?;
+            fits(&[cut[0], text.places(), a.heads, channels])?;
+            return Ok(text.attention(b, [i[0], i[1], i[2]], [a.heads, own], None, None));
+        }
+    }
     operators::grouped_attention(b, seen, [i[0], i[1], i[2]], cut, next_drop(p, a.p))
 }
 
@@ -280,7 +330,10 @@ fn rotary(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Resu
     let samples = p.samples()?;
     let [positions, channels] = operators::cut_into_heads(b, i[0], [samples, a.heads])?;
     operators::rotary_error(positions, channels).map_or(Ok(()), Err)?;
-    let tables =
-        operators::rotary_tables(b, [samples, positions, channels / 2], turns(a.theta, channels / 2));
+    let (pairs, turns) = (channels / 2, turns(a.theta, channels / 2));
+    let tables = match &p.text {
+        Some(text) => text.rotary(b, [text.places() - 1, pairs], turns),
+        None => operators::rotary_tables(b, [samples, positions, pairs], turns),
+    };
     Ok(operators::rotary(b, tables, i[0]))
 }

@@ -1,6 +1,7 @@
 //! A network that is a list of nodes, each an operator on parameters, the batch's inputs and earlier nodes.
 
 mod kinds;
+mod writing;
 
 pub use kinds::{NODE_KINDS, NodeKind};
 
@@ -77,25 +78,8 @@ impl Nodes {
         parameters: &[TensorId],
         inputs: &Inputs,
     ) -> Result<Loss, String> {
-        let mut made: Vec<TensorId> = Vec::new();
-        let of_samples = if inputs.mode == Mode::Evaluation { self.of_samples()? } else { Vec::new() };
         let mut pass = Pass::new(inputs, [samples, self.samples[1]]);
-        let mut paddings = HashMap::new();
-        for (number, node) in self.nodes.iter().enumerate() {
-            pass.is_constant = of_samples.get(number) == Some(&false);
-            let tensor = |source: &Source| match *source {
-                Source::Inputs => inputs.batch[0],
-                Source::Parameter(number) => parameters[number],
-                Source::Node(number) => made[number],
-            };
-            let ids: Vec<TensorId> = node.sources.iter().map(tensor).collect();
-            let output = self.padding_error(node).map_or_else(|| node.append(b, &mut pass, &ids), Err);
-            let output = output.and_then(|output| node.one_padding(&mut paddings, output).map(|()| output));
-            made.push(output.map_err(|why| format!("node {} ({}): {why}", node.name, node.kind.name))?);
-        }
-        let (Some(&logits), Some(last)) = (made.last(), self.nodes.last()) else {
-            return Err("there are no nodes".into());
-        };
+        let (logits, last) = self.logits(b, &mut pass, parameters)?;
         let (shape, wanted, below) = (b.shape(logits), b.shape(inputs.batch[1]), self.batch[1].below);
         let fits = matches!(shape[..], [rows, classes] if wanted == [rows] && below <= classes);
         if !fits {
@@ -105,6 +89,34 @@ impl Nodes {
             ));
         }
         Ok(inputs.loss(b, logits, inputs.batch[1], pass.moments))
+    }
+
+    /// Appends the nodes. Returns the output of the last one, and its node.
+    fn logits(
+        &self,
+        b: &mut Builder,
+        pass: &mut Pass,
+        parameters: &[TensorId],
+    ) -> Result<(TensorId, &NodeOf), String> {
+        let mut made: Vec<TensorId> = Vec::new();
+        let of_samples = if pass.is_evaluation() { self.of_samples()? } else { Vec::new() };
+        let mut paddings = HashMap::new();
+        for (number, node) in self.nodes.iter().enumerate() {
+            pass.is_constant = of_samples.get(number) == Some(&false);
+            let tensor = |source: &Source| match *source {
+                Source::Inputs => pass.batch,
+                Source::Parameter(number) => parameters[number],
+                Source::Node(number) => made[number],
+            };
+            let ids: Vec<TensorId> = node.sources.iter().map(tensor).collect();
+            let output = self.padding_error(node).map_or_else(|| node.append(b, pass, &ids), Err);
+            let output = output.and_then(|output| node.one_padding(&mut paddings, output).map(|()| output));
+            made.push(output.map_err(|why| node.named(&why))?);
+        }
+        match (made.last(), self.nodes.last()) {
+            (Some(&logits), Some(last)) => Ok((logits, last)),
+            _ => Err("there are no nodes".into()),
+        }
     }
 
     /// The error in a node's id of padding, if no position of the batch can have that id. The table of an embedding checks its own.
@@ -127,7 +139,7 @@ impl Nodes {
                 Source::Parameter(_) => false,
                 Source::Node(number) => made[number],
             };
-            let of_node = |why: String| format!("node {} ({}): {why}", node.name, node.kind.name);
+            let of_node = |why: String| node.named(&why);
             let (shared, rows): (Vec<_>, Vec<_>) =
                 node.kind.inputs.iter().zip(&node.sources).partition(|(input, _)| is_shared(input));
             if let Some((Input { name, .. }, _)) = shared.into_iter().find(|(_, source)| of_samples(source)) {
@@ -183,6 +195,11 @@ fn is_shared(input: &Input) -> bool {
 }
 
 impl NodeOf {
+    /// An error of this node.
+    fn named(&self, why: &str) -> String {
+        format!("node {} ({}): {why}", self.name, self.kind.name)
+    }
+
     /// Refuses embeddings of one table and the same ids with other ids of padding: their rows are one operator, whose gradient leaves
     /// out one row, or none. `paddings` has what earlier nodes said of their outputs.
     fn one_padding(
@@ -234,7 +251,7 @@ impl NodeOf {
         let is_row = |(input, shape): &(&Input, &Vec<u32>)| input.shape.starts_with("..") && shape.len() == 1;
         let row = self.kind.inputs.iter().zip(&shapes).find(is_row);
         if let Some((Input { name, .. }, shape)) = row
-            && pass.inputs.mode == Mode::Evaluation
+            && pass.is_evaluation()
             && !pass.is_constant
         {
             return Err(format!(
