@@ -12,6 +12,7 @@ pub mod expect;
 pub mod hosts;
 pub mod job;
 pub mod key;
+pub mod launchers;
 pub mod limits;
 pub mod listen;
 pub mod metrics;

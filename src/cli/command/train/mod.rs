@@ -139,7 +139,7 @@ fn worked(printer: Printer, args: Args, traces: &Traces) -> CommandResult {
     let role = args.ranks.role()?;
     role.check_transport(&args.ranks, &args.engine)?;
     args.agent.check(&role)?;
-    if let Role::Joins { place, coordinator } = &role
+    if let Role::Joins { place, coordinator, .. } = &role
         && place.rank > 0
     {
         drop(watch);

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use super::agent::AgentArgs;
 use crate::cli::args::around::AroundArgs;
 use crate::cli::args::engine::EngineArgs;
+use crate::cli::args::launchers::{COORDINATOR, usage};
 use crate::cli::args::limits::Limits;
-use crate::cli::args::ranks::{Role, TOKEN, usage, variable};
+use crate::cli::args::ranks::{Role, TOKEN};
 use crate::cli::view::report::{Exit, Failure, Printer};
 use tiebreak_train::TrainError;
 use tiebreak_train::ranks::RankError;
@@ -144,7 +145,7 @@ impl Host {
                 let workers = Workers::spawn(place, engine, limits, agent, address)?;
                 Ok(Some(Host { listener, place: place.clone(), workers }))
             }
-            Role::Joins { place, coordinator } if place.rank == 0 => {
+            Role::Joins { place, coordinator, .. } if place.rank == 0 => {
                 let listener = listen(coordinator)?;
                 Ok(Some(Host { listener, place: place.clone(), workers: Workers::default() }))
             }
@@ -162,13 +163,7 @@ impl Host {
 
 fn listen(addresses: &[SocketAddr]) -> Result<TcpListener, Failure> {
     TcpListener::bind(addresses).map_err(|error| {
-        let torchrun = match variable("TORCHELASTIC_USE_AGENT_STORE") {
-            Some(agent) if agent == "True" => {
-                " (torchrun itself listens at MASTER_PORT: give --ranks $WORLD_SIZE --rank $RANK --coordinator with another port)"
-            }
-            _ => "",
-        };
         let at: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        usage(format!("rank 0 cannot listen at {}: {error}{torchrun}", at.join(" or ")))
+        usage(format!("rank 0 cannot listen at {}: {error}", at.join(" or "))).help(COORDINATOR)
     })
 }
