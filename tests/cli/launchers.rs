@@ -95,7 +95,9 @@ fn ranks_of_each_launcher_write_the_run_of_one_process() {
     ];
     for (name, sets, options) in cases {
         let out = runs.begun(name);
-        let ranks = ["1", "0"].map(|number| rank(&runs, &out, number, sets, options));
+        // Ranks that never meet end the test, and do not hang it.
+        let options = [&["--rank-timeout", "60"], options].concat();
+        let ranks = ["1", "0"].map(|number| rank(&runs, &out, number, sets, &options));
         let [other, first] = ranks.map(ended);
         assert_eq!(other, (0, String::new()), "{name}");
         assert!(first.0 == 0 && first.1.contains("2 ranks"), "{name}: {}", first.1);
@@ -114,6 +116,14 @@ fn ranks_of_each_launcher_write_the_run_of_one_process() {
         assert!(code == 0 && printed.contains(says), "{name}: {printed}");
         runs.same(&out);
     }
+}
+
+#[cfg(not(feature = "mpi"))]
+#[test]
+fn a_build_without_mpi_says_how_to_make_one_with_it() {
+    let (code, printed) = ended(tiebreak(&["train", "none.toml", "--transport", "mpi"]).spawn().unwrap());
+    assert!(code == 2 && printed.contains("no MPI (feature mpi)"), "{printed}");
+    assert!(printed.contains("--features mpi"), "{printed}");
 }
 
 #[test]
@@ -152,7 +162,8 @@ fn launchers_that_say_too_little_or_disagree_are_named() {
         (&[BATCH], &["--coordinator", "127.0.0.1:1"], &["no variable names a launcher"]),
     ];
     for (sets, options, says) in cases {
-        let mut command = tiebreak(&[&["train", "none.toml", "--out", "none"], options].concat());
+        let args = ["train", "none.toml", "--out", "none", "--rank-timeout", "20"];
+        let mut command = tiebreak(&[&args, options].concat());
         for (name, value) in sets.iter().copied().flatten() {
             command.env(name, value.replace('R', "1"));
         }

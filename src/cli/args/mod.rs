@@ -16,6 +16,8 @@ pub mod launchers;
 pub mod limits;
 pub mod listen;
 pub mod metrics;
+#[cfg(feature = "mpi")]
+pub mod mpi_ranks;
 pub mod outputs;
 pub mod part;
 pub mod place;

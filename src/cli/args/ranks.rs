@@ -1,16 +1,20 @@
 //! The ranks of data-parallel training, and this one of them, as the command line and the environment name them.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::time::Duration;
 
 use clap::ValueEnum;
 
 use crate::cli::args::engine::{EngineArgs, EngineKind, cores};
 use crate::cli::args::launchers::{COORDINATOR, Launched, launched, number, usage, variable};
+#[cfg(feature = "mpi")]
+use crate::cli::args::mpi_ranks::met;
 use crate::cli::args::random::random;
 use crate::cli::view::report::Failure;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_train::ranks::collective::Transport;
+#[cfg(feature = "mpi")]
+use tiebreak_train::ranks::mpi::World;
 use tiebreak_train::ranks::tcp::RankPlace;
 
 /// The variable of the ranks' secret.
@@ -28,6 +32,8 @@ pub enum TransportKind {
     /// From GPU to GPU by NVIDIA's NCCL (libnccl.so.2); --engine cuda, a GPU for each rank.
     #[cfg(feature = "cuda")]
     Nccl,
+    /// By MPI, whose launcher (mpirun, srun) starts the ranks; any engine. Builds with the feature mpi have it.
+    Mpi,
 }
 
 impl From<TransportKind> for Transport {
@@ -36,6 +42,7 @@ impl From<TransportKind> for Transport {
             TransportKind::Tcp => Transport::Tcp,
             #[cfg(feature = "cuda")]
             TransportKind::Nccl => Transport::Nccl,
+            TransportKind::Mpi => Transport::Mpi,
         }
     }
 }
@@ -84,6 +91,16 @@ pub struct RanksArgs {
     rank_timeout: u64,
 }
 
+/// What ranks have before they connect.
+#[derive(Default)]
+pub struct Meeting {
+    /// The socket at which rank 0 listens already.
+    pub listener: Option<TcpListener>,
+    /// The processes that MPI started.
+    #[cfg(feature = "mpi")]
+    pub world: Option<World>,
+}
+
 /// The role of this process.
 pub enum Role {
     /// The only one.
@@ -108,7 +125,35 @@ impl RanksArgs {
     }
 
     /// The role of this process, by the command line or else the environment.
-    pub fn role(&self) -> Result<Role, Failure> {
+    pub fn role(&self) -> Result<(Role, Meeting), Failure> {
+        match self.transport {
+            TransportKind::Mpi => self.over_mpi(),
+            _ => Ok((self.over_tcp()?, Meeting::default())),
+        }
+    }
+
+    #[cfg(not(feature = "mpi"))]
+    fn over_mpi(&self) -> Result<(Role, Meeting), Failure> {
+        let help =
+            "build one by `cargo install --path . --locked --features mpi`, or leave --transport mpi out";
+        Err(usage("this build of tiebreak has no MPI (feature mpi)").help(help))
+    }
+
+    /// The role of a process that an MPI launcher started.
+    #[cfg(feature = "mpi")]
+    fn over_mpi(&self) -> Result<(Role, Meeting), Failure> {
+        let timeout = Duration::from_secs(self.rank_timeout);
+        let met = met((self.rank, self.ranks), self.coordinator.as_deref(), TOKEN, timeout)?;
+        let (rank, ranks) = (met.world.rank, met.world.ranks);
+        let place = RankPlace { rank, ranks, token: met.token, timeout, transport: Transport::Mpi };
+        let local_rank = number("LOCAL_RANK")?.unwrap_or(met.world.local.0);
+        let local = (local_rank, number("LOCAL_WORLD_SIZE")?.unwrap_or(met.world.local.1).max(1));
+        let role = Role::Joins { place, coordinator: met.coordinator, local };
+        Ok((role, Meeting { listener: met.listener, world: Some(met.world) }))
+    }
+
+    /// The role of a process whose ranks meet over TCP.
+    fn over_tcp(&self) -> Result<Role, Failure> {
         let (timeout, transport) = (Duration::from_secs(self.rank_timeout), self.transport.into());
         let place = |rank, ranks, token| RankPlace { rank, ranks, token, timeout, transport };
         let named = match (self.rank, self.ranks, &self.coordinator) {

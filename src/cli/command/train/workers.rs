@@ -9,7 +9,7 @@ use crate::cli::args::around::AroundArgs;
 use crate::cli::args::engine::EngineArgs;
 use crate::cli::args::launchers::{COORDINATOR, usage};
 use crate::cli::args::limits::Limits;
-use crate::cli::args::ranks::{Role, TOKEN};
+use crate::cli::args::ranks::{Meeting, Role, TOKEN};
 use crate::cli::view::report::{Exit, Failure, Printer};
 use tiebreak_train::TrainError;
 use tiebreak_train::ranks::RankError;
@@ -23,7 +23,13 @@ const ENDING: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// If what it takes is not here.
-pub fn network(tcp: Tcp) -> Result<Box<dyn Collective>, TrainError> {
+pub fn network(tcp: Tcp, meeting: Meeting) -> Result<Box<dyn Collective>, TrainError> {
+    #[cfg(feature = "mpi")]
+    if let Some(world) = meeting.world {
+        return Ok(Box::new(tiebreak_train::ranks::mpi::Mpi::over(tcp, world)));
+    }
+    #[cfg(not(feature = "mpi"))]
+    drop(meeting);
     #[cfg(feature = "cuda")]
     if tcp.place().transport == Transport::Nccl {
         let library = tiebreak_train::ranks::nccl::available(1)?;
@@ -134,6 +140,7 @@ impl Host {
     /// Listens, and starts the other ranks if nobody else does.
     pub fn new(
         role: &Role,
+        meeting: &mut Meeting,
         engine: (&EngineArgs, &AroundArgs),
         limits: &Limits,
         agent: &AgentArgs,
@@ -146,7 +153,10 @@ impl Host {
                 Ok(Some(Host { listener, place: place.clone(), workers }))
             }
             Role::Joins { place, coordinator, .. } if place.rank == 0 => {
-                let listener = listen(coordinator)?;
+                let listener = match meeting.listener.take() {
+                    Some(listener) => listener,
+                    None => listen(coordinator)?,
+                };
                 Ok(Some(Host { listener, place: place.clone(), workers: Workers::default() }))
             }
             Role::Joins { .. } | Role::Alone => Ok(None),
