@@ -25,6 +25,7 @@ mod hidden_verdicts;
 mod hostile;
 mod job_reference;
 mod jobs;
+mod launchers;
 mod logged;
 mod matches;
 mod monitor_agent;

@@ -21,16 +21,20 @@ use tiebreak_train::ranks::worker;
 use tiebreak_train::{Progress, train_over};
 
 /// A command of the binary, in an environment without variables about ranks.
-fn tiebreak(args: &[&str]) -> Command {
+pub fn tiebreak(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE"] {
+    let of_ranks = |name: &str| {
+        let begins = ["MASTER_", "SLURM", "OMPI_", "PMI", "MPI_", "TORCHELASTIC_", "LOCAL_"];
+        ["RANK", "WORLD_SIZE"].contains(&name) || begins.iter().any(|begin| name.starts_with(begin))
+    };
+    for (name, _) in std::env::vars_os().filter(|(name, _)| of_ranks(&name.to_string_lossy())) {
         command.env_remove(name);
     }
     command
 }
 
-fn ended(child: Child) -> (i32, String) {
+pub fn ended(child: Child) -> (i32, String) {
     let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
     let printed = String::from_utf8([stdout, stderr].concat()).unwrap();
     (status.code().unwrap_or(-1), printed)
@@ -41,15 +45,15 @@ fn output(args: &[&str]) -> (i32, String) {
 }
 
 /// A job's run that one process has trained, and the inputs to train others with the same identity.
-struct Runs {
+pub struct Runs {
     folder: tempfile::TempDir,
-    job: PathBuf,
+    pub job: PathBuf,
     key: String,
     whole: PathBuf,
 }
 
 impl Runs {
-    fn of(job: impl FnOnce(&Path) -> PathBuf) -> Runs {
+    pub fn of(job: impl FnOnce(&Path) -> PathBuf) -> Runs {
         let folder = tempfile::tempdir().unwrap();
         let job = job(folder.path());
         let whole = folder.path().join("whole");
@@ -61,14 +65,14 @@ impl Runs {
     }
 
     /// A run that has begun, without a step.
-    fn begun(&self, name: &str) -> String {
+    pub fn begun(&self, name: &str) -> String {
         let out = self.folder.path().join(name);
         begin_run(&Disk::default(), &self.job, &out).unwrap();
         out.to_str().unwrap().to_string()
     }
 
     /// A command that trains such a run.
-    fn trainer(&self, out: &str, more: &[&str]) -> Command {
+    pub fn trainer(&self, out: &str, more: &[&str]) -> Command {
         let args = ["train", "--out", out, "--key", &self.key, "--resume"];
         tiebreak(&[&args, more].concat())
     }
@@ -77,7 +81,7 @@ impl Runs {
         ended(self.trainer(out, more).spawn().unwrap())
     }
 
-    fn same(&self, out: &str) {
+    pub fn same(&self, out: &str) {
         let mut found = files(Path::new(out));
         found.retain(|(file, _)| !file.to_string_lossy().ends_with(".partial"));
         assert!(found == files(&self.whole), "{out} is not the run of one process");
@@ -85,7 +89,7 @@ impl Runs {
 }
 
 /// An address to meet at.
-fn address() -> String {
+pub fn address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
@@ -202,7 +206,7 @@ fn options_that_make_no_sense_are_refused() {
     }
     let mut half = tiebreak(&["train", "job.toml", "--out", "nowhere"]);
     let (code, printed) = ended(half.env("RANK", "0").env("WORLD_SIZE", "2").spawn().unwrap());
-    assert!(code == 2 && printed.contains("set all four"), "{printed}");
+    assert!(code == 2 && printed.contains("no variable says where rank 0 listens"), "{printed}");
     let mut first = tiebreak(&["train", "job.toml"]);
     first.env("RANK", "0").env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", "1");
     let (code, printed) = ended(first.spawn().unwrap());

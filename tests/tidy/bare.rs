@@ -125,7 +125,6 @@ const EXCEPTIONS: &[(&str, &[&str])] = &[
         // A setting that is there or not, or an entry of a folder that nothing is read of.
         "it refuses something that has no value",
         &[
-            "RANK and WORLD_SIZE are set, MASTER_ADDR and MASTER_PORT are not: set all four, or none",
             "a folder is wanted (links are not followed)",
             "a plain file is wanted (links and folders are not followed)",
             "a run holds plain files and folders only (links are not followed)",

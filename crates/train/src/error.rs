@@ -132,6 +132,14 @@ pub enum RankError {
         /// The reason, in words.
         why: String,
     },
+    /// Gradients could not be sent over MPI, and no other rank is known to be the reason.
+    #[error(
+        "{why}; the run can be resumed from its last checkpoint, with any number of ranks, and --transport tcp does without MPI"
+    )]
+    Mpi {
+        /// The reason, in words.
+        why: String,
+    },
     /// Ranks whose state differs from the others'; step 0 is the beginning. `outvoted`: true if more than half of all ranks agree
     /// on another state.
     #[error("{}", diverged(*step, ranks, *outvoted))]

@@ -12,9 +12,12 @@ pub mod expect;
 pub mod hosts;
 pub mod job;
 pub mod key;
+pub mod launchers;
 pub mod limits;
 pub mod listen;
 pub mod metrics;
+#[cfg(feature = "mpi")]
+pub mod mpi_ranks;
 pub mod outputs;
 pub mod part;
 pub mod place;

@@ -1,15 +1,20 @@
 //! The ranks of data-parallel training, and this one of them, as the command line and the environment name them.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::time::Duration;
 
 use clap::ValueEnum;
 
 use crate::cli::args::engine::{EngineArgs, EngineKind, cores};
+use crate::cli::args::launchers::{COORDINATOR, Launched, launched, number, usage, variable};
+#[cfg(feature = "mpi")]
+use crate::cli::args::mpi_ranks::met;
 use crate::cli::args::random::random;
-use crate::cli::view::report::{Exit, Failure};
+use crate::cli::view::report::Failure;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_train::ranks::collective::Transport;
+#[cfg(feature = "mpi")]
+use tiebreak_train::ranks::mpi::World;
 use tiebreak_train::ranks::tcp::RankPlace;
 
 /// The variable of the ranks' secret.
@@ -27,6 +32,8 @@ pub enum TransportKind {
     /// From GPU to GPU by NVIDIA's NCCL (libnccl.so.2); --engine cuda, a GPU for each rank.
     #[cfg(feature = "cuda")]
     Nccl,
+    /// By MPI, whose launcher (mpirun, srun) starts the ranks; any engine. Builds with the feature mpi have it.
+    Mpi,
 }
 
 impl From<TransportKind> for Transport {
@@ -35,6 +42,7 @@ impl From<TransportKind> for Transport {
             TransportKind::Tcp => Transport::Tcp,
             #[cfg(feature = "cuda")]
             TransportKind::Nccl => Transport::Nccl,
+            TransportKind::Mpi => Transport::Mpi,
         }
     }
 }
@@ -45,8 +53,8 @@ impl From<TransportKind> for Transport {
 pub struct RanksArgs {
     /// Number of processes, which train to the bits of one.
     ///
-    /// Without --rank the command starts them here, on this machine. Under a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and
-    /// MASTER_PORT (torchrun) leave all of these options out.
+    /// Without --rank the command starts them here, on this machine. Under a launcher (torchrun, srun, mpirun) leave the option out:
+    /// the launcher's variables say it. `--ranks 1` trains in one process all the same.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     ranks: Option<u32>,
     /// Number of this process among the ranks, from 0.
@@ -57,8 +65,9 @@ pub struct RanksArgs {
     rank: Option<u32>,
     /// Address at which rank 0 listens and the others find it.
     ///
-    /// If other machines reach the address, set TIEBREAK_RANKS_TOKEN to the same secret for all ranks.
-    #[arg(long, value_name = "HOST:PORT", requires = "rank")]
+    /// torchrun and srun say one themselves; under mpirun give it alone. If other machines reach the address, set
+    /// TIEBREAK_RANKS_TOKEN to the same secret for all ranks.
+    #[arg(long, value_name = "HOST:PORT")]
     coordinator: Option<String>,
     /// Network that carries the gradients between ranks.
     ///
@@ -82,42 +91,24 @@ pub struct RanksArgs {
     rank_timeout: u64,
 }
 
+/// What ranks have before they connect.
+#[derive(Default)]
+pub struct Meeting {
+    /// The socket at which rank 0 listens already.
+    pub listener: Option<TcpListener>,
+    /// The processes that MPI started.
+    #[cfg(feature = "mpi")]
+    pub world: Option<World>,
+}
+
 /// The role of this process.
 pub enum Role {
     /// The only one.
     Alone,
     /// Rank 0: starts the others itself.
     Spawns { place: RankPlace },
-    /// A rank among others that somebody starts.
-    Joins { place: RankPlace, coordinator: Vec<SocketAddr> },
-}
-
-pub fn usage(why: impl ToString) -> Failure {
-    Failure::new(Exit::Usage, why)
-}
-
-pub fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-fn number(name: &str) -> Result<Option<u32>, Failure> {
-    let parse =
-        |value: String| value.parse().map_err(|_| usage(format!("{name} is not a number: {value:?}")));
-    variable(name).map(parse).transpose()
-}
-
-/// The place and coordinator that a launcher's environment gives, if it does.
-fn launched() -> Result<Option<(u32, u32, String)>, Failure> {
-    let (Some(rank), Some(ranks)) = (number("RANK")?, number("WORLD_SIZE")?) else { return Ok(None) };
-    match (variable("MASTER_ADDR"), number("MASTER_PORT")?) {
-        // An IPv6 address takes brackets before a port.
-        (Some(host), Some(port)) if host.contains(':') => Ok(Some((rank, ranks, format!("[{host}]:{port}")))),
-        (Some(host), Some(port)) => Ok(Some((rank, ranks, format!("{host}:{port}")))),
-        _ if ranks == 1 => Ok(None),
-        _ => Err(usage(
-            "RANK and WORLD_SIZE are set, MASTER_ADDR and MASTER_PORT are not: set all four, or none",
-        )),
-    }
+    /// A rank among others that somebody starts. `local` is its number on its machine, and the number of ranks there.
+    Joins { place: RankPlace, coordinator: Vec<SocketAddr>, local: (u32, u32) },
 }
 
 impl RanksArgs {
@@ -134,18 +125,58 @@ impl RanksArgs {
     }
 
     /// The role of this process, by the command line or else the environment.
-    pub fn role(&self) -> Result<Role, Failure> {
+    pub fn role(&self) -> Result<(Role, Meeting), Failure> {
+        match self.transport {
+            TransportKind::Mpi => self.over_mpi(),
+            _ => Ok((self.over_tcp()?, Meeting::default())),
+        }
+    }
+
+    #[cfg(not(feature = "mpi"))]
+    fn over_mpi(&self) -> Result<(Role, Meeting), Failure> {
+        let help =
+            "build one by `cargo install --path . --locked --features mpi`, or leave --transport mpi out";
+        Err(usage("this build of tiebreak has no MPI (feature mpi)").help(help))
+    }
+
+    /// The role of a process that an MPI launcher started.
+    #[cfg(feature = "mpi")]
+    fn over_mpi(&self) -> Result<(Role, Meeting), Failure> {
+        let timeout = Duration::from_secs(self.rank_timeout);
+        let met = met((self.rank, self.ranks), self.coordinator.as_deref(), TOKEN, timeout)?;
+        let (rank, ranks) = (met.world.rank, met.world.ranks);
+        let place = RankPlace { rank, ranks, token: met.token, timeout, transport: Transport::Mpi };
+        let local_rank = number("LOCAL_RANK")?.unwrap_or(met.world.local.0);
+        let local = (local_rank, number("LOCAL_WORLD_SIZE")?.unwrap_or(met.world.local.1).max(1));
+        let role = Role::Joins { place, coordinator: met.coordinator, local };
+        Ok((role, Meeting { listener: met.listener, world: Some(met.world) }))
+    }
+
+    /// The role of a process whose ranks meet over TCP.
+    fn over_tcp(&self) -> Result<Role, Failure> {
         let (timeout, transport) = (Duration::from_secs(self.rank_timeout), self.transport.into());
+        let place = |rank, ranks, token| RankPlace { rank, ranks, token, timeout, transport };
         let named = match (self.rank, self.ranks, &self.coordinator) {
-            (Some(rank), Some(ranks), Some(coordinator)) => Some((rank, ranks, coordinator.clone())),
-            (_, Some(1), _) => return Ok(Role::Alone),
-            (_, Some(ranks), _) => {
-                let token = Digest(random()?).to_string();
-                return Ok(Role::Spawns { place: RankPlace { rank: 0, ranks, token, timeout, transport } });
-            }
-            _ => launched()?,
+            (Some(rank), Some(ranks), Some(coordinator)) => Some((rank, ranks, coordinator.clone(), None)),
+            (_, Some(1), None) => return Ok(Role::Alone),
+            _ => match self.joined()? {
+                None => match self.ranks {
+                    Some(ranks) => {
+                        let token = Digest(random()?).to_string();
+                        return Ok(Role::Spawns { place: place(0, ranks, token) });
+                    }
+                    None => None,
+                },
+                Some(launched) => {
+                    let coordinator = match &self.coordinator {
+                        Some(coordinator) => coordinator.clone(),
+                        None => launched.coordinator()?,
+                    };
+                    Some((launched.rank, launched.ranks, coordinator, Some(launched)))
+                }
+            },
         };
-        let Some((rank, ranks, coordinator)) = named else {
+        let Some((rank, ranks, coordinator, launched)) = named else {
             if self.rank_timeout != RANK_TIMEOUT {
                 return Err(usage("--rank-timeout is for several ranks: give --ranks too, or leave it out"));
             }
@@ -157,16 +188,48 @@ impl RanksArgs {
         if ranks == 1 {
             return Ok(Role::Alone);
         }
+        let coordinator = self.reached(&coordinator, launched.as_ref())?;
+        let launched = launched.as_ref();
+        let token = variable(TOKEN).or_else(|| launched.and_then(|launched| launched.name.clone()));
+        let local_rank = number("LOCAL_RANK")?.or(launched.and_then(|launched| launched.local_rank));
+        let local_ranks = number("LOCAL_WORLD_SIZE")?.or(launched.and_then(|launched| launched.local_ranks));
+        let local = (local_rank.unwrap_or(rank), local_ranks.unwrap_or(1).max(1));
+        Ok(Role::Joins { place: place(rank, ranks, token.unwrap_or_default()), coordinator, local })
+    }
+
+    /// What the launcher says of this rank, if a launcher started several.
+    fn joined(&self) -> Result<Option<Launched>, Failure> {
+        let launched = launched()?.filter(|launched| launched.ranks != 1);
+        match (&launched, self.ranks) {
+            (Some(launched), Some(ranks)) if launched.ranks != ranks => {
+                let why =
+                    format!("{} started {} ranks, and --ranks says {ranks}", launched.by, launched.ranks);
+                Err(usage(why).help("leave --ranks out, or give --rank and --coordinator too"))
+            }
+            (None, _) if self.coordinator.is_some() => {
+                let why =
+                    "--coordinator is for ranks that a launcher starts, and no variable names a launcher";
+                Err(usage(why).help("give --rank and --ranks too, or leave --coordinator out"))
+            }
+            _ => Ok(launched),
+        }
+    }
+
+    /// The addresses of rank 0 behind a name.
+    fn reached(&self, coordinator: &str, launched: Option<&Launched>) -> Result<Vec<SocketAddr>, Failure> {
         let addresses = coordinator.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
         let addresses = addresses.map_err(|error| usage(format!("{coordinator}: {error}")))?;
-        let token = variable(TOKEN);
-        if token.is_none() && !addresses.iter().all(|address| address.ip().is_loopback()) {
+        let loopback = addresses.iter().all(|address| address.ip().is_loopback());
+        if loopback && self.coordinator.is_none() && launched.is_some_and(Launched::spans_machines) {
+            let why = format!("other machines have ranks too, and {coordinator} is this machine's loopback");
+            return Err(usage(why).help(COORDINATOR));
+        }
+        if variable(TOKEN).is_none() && !loopback {
             let why =
                 format!("set {TOKEN} to the same secret for all ranks: others can reach {coordinator} too");
             return Err(usage(why));
         }
-        let place = RankPlace { rank, ranks, token: token.unwrap_or_default(), timeout, transport };
-        Ok(Role::Joins { place, coordinator: addresses })
+        Ok(addresses)
     }
 }
 
@@ -209,9 +272,7 @@ impl Role {
         let (local, here) = match self {
             Role::Alone => return Ok(args.clone()),
             Role::Spawns { place } => (place.rank, place.ranks),
-            Role::Joins { place, .. } => {
-                (number("LOCAL_RANK")?.unwrap_or(place.rank), number("LOCAL_WORLD_SIZE")?.unwrap_or(1).max(1))
-            }
+            Role::Joins { local, .. } => *local,
         };
         let mut args = args.clone();
         #[cfg(feature = "cuda")]

@@ -14,6 +14,8 @@ pub enum Transport {
     Tcp = 0,
     /// From GPU to GPU, by NVIDIA's NCCL.
     Nccl = 1,
+    /// From memory to memory, by MPI.
+    Mpi = 2,
 }
 
 /// The kind of a message. A message of another kind than the expected one is an error of its sender.
@@ -42,14 +44,15 @@ pub enum MessageKind {
     Abort = 10,
     /// NCCL's transport: to rank 0, the sender's GPU and library; back, the id under which all ranks connect.
     Meet = 11,
-    /// NCCL's transport, all to all: the sender is ready for its exchange.
+    /// NCCL's and MPI's transports, all to all: the sender is ready for its exchange.
     Here = 12,
 }
 
 /// A network between ranks. Every rank calls the same methods in the same order. Bytes between two ranks arrive whole and in
 /// order, or not at all.
 ///
-/// [`super::tcp::Tcp`] carries the host's bytes. `super::nccl::Nccl` differs only in gradients, which it carries from GPU to GPU.
+/// [`super::tcp::Tcp`] carries the host's bytes. `super::nccl::Nccl` and `super::mpi::Mpi` differ only in gradients, which they
+/// carry from GPU to GPU and over MPI.
 pub trait Collective: Send {
     /// This rank, from 0.
     fn rank(&self) -> u32;

@@ -1,12 +1,14 @@
 //! Data-parallel training: several processes ("ranks") compute micro-batches of one step each, and the run has the bits of one
 //! process. Derivation, costs and trust: `docs/DATA-PARALLEL.md`.
 //!
-//! [`plan`] divides a step. [`collective`] defines the network; [`tcp`] is one and `nccl` another. `reduce` adds gradients over
+//! [`plan`] divides a step. [`collective`] defines the network; [`tcp`] is one, `nccl` and `mpi` are others. `reduce` adds gradients over
 //! the network by the contract's tree. [`share`] is a rank's part of a step, [`lead`] rank 0 and [`worker`] every other rank.
 
 pub mod collective;
 pub mod lead;
 mod link;
+#[cfg(feature = "mpi")]
+pub mod mpi;
 #[cfg(feature = "cuda")]
 pub mod nccl;
 pub mod plan;

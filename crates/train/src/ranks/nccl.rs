@@ -132,24 +132,6 @@ impl Nccl {
         Ok(UniqueId(id))
     }
 
-    /// Waits until every rank is ready.
-    fn all_here(&mut self) -> Result<(), TrainError> {
-        let others: Vec<u32> = (0..self.tcp.ranks()).filter(|&rank| rank != self.tcp.rank()).collect();
-        let number = self.exchanges.to_le_bytes();
-        others.iter().try_for_each(|&rank| self.tcp.send(rank, MessageKind::Here, &number))?;
-        for rank in others {
-            let found = self.tcp.receive(rank, MessageKind::Here, number.len() as u64)?;
-            if found != number {
-                let found = found.iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
-                let why = format!("it is about exchange {found}, and {} is due", self.exchanges);
-                let source = Malformed::invalid("message", why);
-                return Err(RankError::Malformed { rank, source }.into());
-            }
-        }
-        self.exchanges += 1;
-        Ok(())
-    }
-
     /// The known reason why NCCL's work failed: a rank that is gone or has said why it stops, or that stays silent when all
     /// waiting ranks have given up.
     fn blame(&mut self, trouble: Trouble) -> TrainError {
@@ -277,7 +259,8 @@ impl Devices for Nccl {
         let (send, receive) = (send?, receive?);
         // The engine finishes before this rank says that it is ready: NCCL's kernels wait on the GPU for those of other ranks.
         engine.gpu().finish().map_err(of_device)?;
-        self.all_here()?;
+        self.tcp.all_here(self.exchanges)?;
+        self.exchanges += 1;
         let communicator = self.communicator.as_mut().expect("ranks connect before they exchange anything");
         let begin = Instant::now();
         let done = communicator.exchange(&send, &receive, &mut || watch(&mut self.tcp, begin));

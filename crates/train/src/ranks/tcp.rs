@@ -6,7 +6,7 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::collective::{Collective, MessageKind, Transport};
+use super::collective::{Collective, MessageKind};
 pub use super::link::RankPlace;
 use super::link::{Link, NoLink};
 use crate::error::RankError;
@@ -263,9 +263,12 @@ fn greet(stream: TcpStream, place: &RankPlace) -> Greeted {
         return refused(why);
     }
     if rest[2] != place.transport as u8 {
-        let name = |nccl| if nccl { "nccl" } else { "tcp" };
-        let (theirs, own) =
-            (name(rest[2] == Transport::Nccl as u8), name(place.transport == Transport::Nccl));
+        let name = |transport: u8| match transport {
+            1 => "nccl",
+            2 => "mpi",
+            _ => "tcp",
+        };
+        let (theirs, own) = (name(rest[2]), name(place.transport as u8));
         let why = format!(
             "rank {rank} was started with --transport {theirs}, rank {} with {own}: give all the same",
             place.rank
@@ -408,6 +411,27 @@ impl Tcp {
     /// If a connection is closed, or a rank has sent its reason for stopping.
     pub fn look(&mut self) -> Result<(), RankError> {
         self.links.iter_mut().flatten().try_for_each(Link::look)
+    }
+
+    /// Waits until every rank is ready for the exchange of a number.
+    ///
+    /// # Errors
+    /// If a rank is lost or silent, stops, or is ready for another exchange.
+    #[cfg(any(feature = "cuda", feature = "mpi"))]
+    pub(super) fn all_here(&mut self, exchange: u32) -> Result<(), TrainError> {
+        let others: Vec<u32> = (0..self.ranks()).filter(|&rank| rank != self.rank()).collect();
+        let number = exchange.to_le_bytes();
+        others.iter().try_for_each(|&rank| self.send(rank, MessageKind::Here, &number))?;
+        for rank in others {
+            let found = self.receive(rank, MessageKind::Here, number.len() as u64)?;
+            if found != number {
+                let found = found.iter().rev().fold(0u64, |number, byte| number << 8 | u64::from(*byte));
+                let why = format!("it is about exchange {found}, and {exchange} is due");
+                let source = Malformed::invalid("message", why);
+                return Err(RankError::Malformed { rank, source }.into());
+            }
+        }
+        Ok(())
     }
 
     /// The ranks that stay silent for `patience`: they neither say why they stop, nor close their connection.

@@ -23,7 +23,7 @@ use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::metrics::{MetricsArgs, Served};
 use crate::cli::args::random::random;
-use crate::cli::args::ranks::{RanksArgs, Role};
+use crate::cli::args::ranks::{Meeting, RanksArgs, Role};
 use crate::cli::args::salts::SaltArgs;
 use crate::cli::args::terms::beside;
 use crate::cli::view::data::{say_copied, scanning};
@@ -136,14 +136,14 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
 
 fn worked(printer: Printer, args: Args, traces: &Traces) -> CommandResult {
     let (start, watch) = (Instant::now(), args.limits.watch(printer));
-    let role = args.ranks.role()?;
+    let (role, mut meeting) = args.ranks.role()?;
     role.check_transport(&args.ranks, &args.engine)?;
     args.agent.check(&role)?;
-    if let Role::Joins { place, coordinator } = &role
+    if let Role::Joins { place, coordinator, .. } = &role
         && place.rank > 0
     {
         drop(watch);
-        return joins(printer, &args, &role, place, coordinator);
+        return joins(printer, &args, &role, (place, coordinator), meeting);
     }
     let Some(out) = &args.out else { return Err(without_folder(&role)) };
     let private = args.key.as_deref().map(key::read_private).transpose()?;
@@ -171,9 +171,9 @@ fn worked(printer: Printer, args: Args, traces: &Traces) -> CommandResult {
     check_memory(&run, &args)?;
     // From here on training stops by itself, with a checkpoint.
     drop(watch);
-    let mut host = Host::new(&role, (&args.engine, &args.around), &args.limits, &args.agent)?;
+    let mut host = Host::new(&role, &mut meeting, (&args.engine, &args.around), &args.limits, &args.agent)?;
     let joined = host.as_mut().map(|host| host.wait(printer)).transpose()?;
-    let mut ranks = joined.map(network).transpose()?;
+    let mut ranks = joined.map(|tcp| network(tcp, meeting)).transpose()?;
     announce(printer, &run, (engine.as_ref(), &args.around), ranks.as_deref())?;
     let mut bar = bar(printer, &run, &engine.describe(), (exposed.as_ref(), traces))?;
     bar.stops = (args.stop_on_nan, Some(Asked::listen(printer, &args.limits, start)));
@@ -208,13 +208,13 @@ fn joins(
     printer: Printer,
     args: &Args,
     role: &Role,
-    place: &RankPlace,
-    coordinator: &[SocketAddr],
+    (place, coordinator): (&RankPlace, &[SocketAddr]),
+    meeting: Meeting,
 ) -> CommandResult {
     args.metrics.refused("rank 0 has the metrics of all ranks: give --metrics to rank 0 alone")?;
     let agent = args.agent.of_rank(place.rank);
     let engine = (&role.engine(&args.engine)?, &args.around);
-    work(printer, place, coordinator, engine, &args.limits, &agent)
+    work(printer, (place, coordinator), meeting, engine, &args.limits, &agent)
 }
 
 /// What shows the steps of the run, with its evaluations, for people, on `exposed` and in traces.
@@ -546,8 +546,8 @@ fn check<'a>(
 /// Any rank but 0. An error that rank 0 knows of is rank 0's to print.
 fn work(
     printer: Printer,
-    place: &RankPlace,
-    coordinator: &[SocketAddr],
+    (place, coordinator): (&RankPlace, &[SocketAddr]),
+    meeting: Meeting,
     (engine, around): (&EngineArgs, &AroundArgs),
     limits: &Limits,
     agent: &AgentArgs,
@@ -556,7 +556,7 @@ fn work(
     let failed =
         |error: &dyn std::fmt::Display| Failure::new(Exit::Undecided, format!("rank {rank}: {error}"));
     let tcp = Tcp::join(coordinator, place.clone()).map_err(|error| failed(&error))?;
-    let mut ranks = network(tcp).map_err(|error| failed(&error))?;
+    let mut ranks = network(tcp, meeting).map_err(|error| failed(&error))?;
     let engine = || match open(engine) {
         Ok(engine) => Ok(around.around(engine, device_check::OF_TRAINING).0),
         Err(failure) => Err(EngineError::Stopped(failure.message)),

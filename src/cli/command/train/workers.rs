@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use super::agent::AgentArgs;
 use crate::cli::args::around::AroundArgs;
 use crate::cli::args::engine::EngineArgs;
+use crate::cli::args::launchers::{COORDINATOR, usage};
 use crate::cli::args::limits::Limits;
-use crate::cli::args::ranks::{Role, TOKEN, usage, variable};
+use crate::cli::args::ranks::{Meeting, Role, TOKEN};
 use crate::cli::view::report::{Exit, Failure, Printer};
 use tiebreak_train::TrainError;
 use tiebreak_train::ranks::RankError;
@@ -22,7 +23,13 @@ const ENDING: Duration = Duration::from_secs(10);
 ///
 /// # Errors
 /// If what it takes is not here.
-pub fn network(tcp: Tcp) -> Result<Box<dyn Collective>, TrainError> {
+pub fn network(tcp: Tcp, meeting: Meeting) -> Result<Box<dyn Collective>, TrainError> {
+    #[cfg(feature = "mpi")]
+    if let Some(world) = meeting.world {
+        return Ok(Box::new(tiebreak_train::ranks::mpi::Mpi::over(tcp, world)));
+    }
+    #[cfg(not(feature = "mpi"))]
+    drop(meeting);
     #[cfg(feature = "cuda")]
     if tcp.place().transport == Transport::Nccl {
         let library = tiebreak_train::ranks::nccl::available(1)?;
@@ -133,6 +140,7 @@ impl Host {
     /// Listens, and starts the other ranks if nobody else does.
     pub fn new(
         role: &Role,
+        meeting: &mut Meeting,
         engine: (&EngineArgs, &AroundArgs),
         limits: &Limits,
         agent: &AgentArgs,
@@ -144,8 +152,11 @@ impl Host {
                 let workers = Workers::spawn(place, engine, limits, agent, address)?;
                 Ok(Some(Host { listener, place: place.clone(), workers }))
             }
-            Role::Joins { place, coordinator } if place.rank == 0 => {
-                let listener = listen(coordinator)?;
+            Role::Joins { place, coordinator, .. } if place.rank == 0 => {
+                let listener = match meeting.listener.take() {
+                    Some(listener) => listener,
+                    None => listen(coordinator)?,
+                };
                 Ok(Some(Host { listener, place: place.clone(), workers: Workers::default() }))
             }
             Role::Joins { .. } | Role::Alone => Ok(None),
@@ -162,13 +173,7 @@ impl Host {
 
 fn listen(addresses: &[SocketAddr]) -> Result<TcpListener, Failure> {
     TcpListener::bind(addresses).map_err(|error| {
-        let torchrun = match variable("TORCHELASTIC_USE_AGENT_STORE") {
-            Some(agent) if agent == "True" => {
-                " (torchrun itself listens at MASTER_PORT: give --ranks $WORLD_SIZE --rank $RANK --coordinator with another port)"
-            }
-            _ => "",
-        };
         let at: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-        usage(format!("rank 0 cannot listen at {}: {error}{torchrun}", at.join(" or ")))
+        usage(format!("rank 0 cannot listen at {}: {error}", at.join(" or "))).help(COORDINATOR)
     })
 }
