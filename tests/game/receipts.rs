@@ -7,9 +7,10 @@ use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::program::graph::{Graph, Primitive, TensorId};
 use tiebreak_contract::program::inference::settings;
+use tiebreak_contract::program::network;
 use tiebreak_contract::program::sampling::Sampling;
 use tiebreak_contract::program::step::StateTensor;
-use tiebreak_dispute::answer::Pass;
+use tiebreak_dispute::answer::{Answering, Pass};
 use tiebreak_dispute::game::element::fold_of;
 use tiebreak_dispute::game::message::{Answer, Answered, Asked, Question, Sealed, Tree};
 use tiebreak_dispute::game::moves::LEAF_MAX;
@@ -42,7 +43,7 @@ const NOWHERE: Wrong = (99, 0, 0);
 /// A model with weights of Philox, and a receipt of an answer that it gave.
 struct Model {
     text: String,
-    job: Job,
+    model: Answering,
     table: Vec<StateTensor>,
     weights: Vec<Vec<u8>>,
     receipt: Receipt,
@@ -56,11 +57,23 @@ fn job_text([vocabulary, context, layers, heads, width]: [u32; 5]) -> String {
     )
 }
 
+/// The model of a job's text, or of a network file's.
+fn answering(text: &str) -> Answering {
+    match text.starts_with('{') {
+        true => Answering::Network(Box::new(network::model(text).unwrap().1)),
+        false => {
+            let job = Job::parse("job.toml", text).unwrap();
+            Answering::Job(Box::new(job.model().unwrap().clone()))
+        }
+    }
+}
+
 impl Model {
     /// The receipt of an honest signer, whose tokens are made up: a game is about operators alone.
     fn of(text: String, answer: usize) -> Model {
-        let job = Job::parse("job.toml", &text).unwrap();
-        let parameters = (0..).zip(job.model().unwrap().model.parameters()).map(|(number, p)| {
+        let model = answering(&text);
+        let most = model.writer().vocabulary().unwrap().min(50);
+        let parameters = (0..).zip(model.writer().parameters()).map(|(number, p)| {
             let value = |i: u32| {
                 let word = philox4x32_10([3, 0], [i, 0, number, 0])[0];
                 ((f64::from(word) / f64::from(1 << 31) - 1.0) as f32).to_bits()
@@ -76,13 +89,13 @@ impl Model {
             sampling: Sampling { temperature: 0, top_k: 0, top_p: 1f32.to_bits(), seed: 0 },
             length: answer as u32,
             prompt: vec![1, 2, 3],
-            answer: (0..answer as u32).map(|i| i * 7 % 50).collect(),
+            answer: (0..answer as u32).map(|i| i * 7 % most).collect(),
             root: Digest([6; 32]),
             traces: None,
         };
-        let mut made = Model { text, job, table, weights, receipt };
-        let [model, parameters] = made.answerer().identity().unwrap();
-        made.receipt = Receipt { model, parameters, ..made.receipt.clone() };
+        let mut made = Model { text, model, table, weights, receipt };
+        let [digest, parameters] = made.answerer().identity().unwrap();
+        made.receipt = Receipt { model: digest, parameters, ..made.receipt.clone() };
         made.receipt.traces = Some(made.traces(None));
         made
     }
@@ -93,15 +106,9 @@ impl Model {
     }
 
     fn answerer(&self) -> Answerer<'_> {
-        let job = self.job.model().unwrap();
-        let vocabulary = self.table[0].shape[0] as usize;
-        let known = Vec::leak(vec![true; vocabulary]);
-        Answerer {
-            model: (&job.model, &job.products),
-            parameters: (&self.table, &self.weights),
-            known,
-            ends: &[],
-        }
+        let model = self.model.writer();
+        let known = Vec::leak(vec![true; model.vocabulary().unwrap() as usize]);
+        Answerer { model, parameters: (&self.table, &self.weights), known, ends: &[] }
     }
 
     /// The root over the traces of a signer with this wrong bit.
@@ -332,6 +339,22 @@ fn a_party_that_withholds_or_contradicts_itself_loses() {
     }
 }
 
+/// The same for a decoder of a network file: the terms hold the file's text.
+#[test]
+fn a_wrong_operator_of_a_network_convicts() {
+    let model = Model::of(include_str!("../../assets/networks/decoder.json").into(), 9);
+    for node in model.kinds(1) {
+        let wrong = (1, node, 3);
+        let terms = model.terms(model.signed(model.traces(Some(wrong))));
+        let mut parties = [model.party(&terms, 0, Some(wrong)), model.party(&terms, 1, None)];
+        lost(&play(&terms, &mut parties, &honestly, None), 0, Reason::WrongValue);
+    }
+    let terms = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let node = *model.kinds(1).last().unwrap();
+    let mut parties = [model.party(&terms, 0, None), model.party(&terms, 1, Some((1, node, 3)))];
+    lost(&play(&terms, &mut parties, &honestly, None), 1, Reason::WrongValue);
+}
+
 /// Other operands with digests of their own are not the committed ones, whichever root commits them: the other party is asked.
 #[test]
 fn forged_operands_are_not_supplied() {
@@ -356,10 +379,8 @@ fn forged_operands_are_not_supplied() {
 #[test]
 fn a_game_about_a_large_receipt_is_small() {
     let text = job_text([50_257, 1024, 12, 12, 768]);
-    let job = Job::parse("job", &text).unwrap();
-    let job = job.model().unwrap();
     let mut model = Model::small();
-    model.receipt.model = model_digest(&settings(&job.model, &job.products).unwrap());
+    model.receipt.model = model_digest(&settings(answering(&text).writer()).unwrap());
     model.receipt.answer = vec![7; 3000];
     model.receipt.length = 3000;
     model.text = text;

@@ -15,6 +15,7 @@ use crate::cli::args::{key, verdict_file};
 use crate::cli::view::next::Next;
 use crate::cli::view::parties::{Parties, result_json};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
+use tiebreak_contract::program::network::NETWORK_MAX;
 use tiebreak_dispute::game::referee::Referee;
 use tiebreak_dispute::game::terms::{
     Claim, ClaimedRun, Clocks, DisputedReceipt, INCREMENT_MIN, MOVES_MIN, Terms, replay_clock,
@@ -32,7 +33,7 @@ use tiebreak_record::commit::tree_head::{Head, NOTE_MAX};
 use tiebreak_run::run::dir::{RUN_JSON_MAX, Run};
 use tiebreak_run::run::disk::{self, Disk};
 use tiebreak_run::run::transcript;
-use tiebreak_run::run::{JobFiles, RunError, names, read_job, read_program, shell};
+use tiebreak_run::run::{JobFiles, RunError, names, network, read_job, read_program, shell};
 
 /// Question parties who disagree until it is known who is wrong, and write the verdict.
 #[derive(clap::Args)]
@@ -124,7 +125,7 @@ struct New {
     run_json: Option<PathBuf>,
     /// Signed receipt of an answer, whose traces are disputed.
     ///
-    /// The job of --run or --job has to have the receipt's model.
+    /// --run or --job has to have the receipt's model. For a program from a file --job may be the network file.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["run_json", "step_time", "head", "root"], help_heading = "Receipts")]
     receipt: Option<PathBuf>,
     /// Opening of a salted receipt.
@@ -310,11 +311,28 @@ fn about_receipt(
         (true, None) => return Err(usage(format!("{} is salted: give --opening FILE", path.display()))),
         (false, None) => None,
     };
-    let job = match (&args.run, &args.job) {
-        (Some(run), _) => args.limits.open(run)?.job_text,
-        (None, Some(job)) => read_job(job)?.0,
+    let (job, network) = match (&args.run, &args.job) {
+        (Some(run), _) => {
+            let run = args.limits.open(run)?;
+            let network = network::of_run(&run)?.map(|(_, text)| text);
+            (run.job_text, network)
+        }
+        (None, Some(path)) if disk::read_text(path, NETWORK_MAX).is_ok_and(|text| text.starts_with('{')) => {
+            (disk::read_text(path, NETWORK_MAX).map_err(named)?, None)
+        }
+        (None, Some(path)) => {
+            let (text, job) = read_job(path)?;
+            let files = JobFiles::new(path, None)?;
+            let network = match job.network {
+                Some(_) => network::of_job(&files, &job, &read_program(&files, &job)?.0)?,
+                None => None,
+            };
+            (text, network)
+        }
         (None, None) => return Err(usage("give --run or --job: its model has to be the receipt's".into())),
     };
+    // The model of a program from a file is that of its network file.
+    let job = network.unwrap_or(job);
     let replay = args.replay.ok_or_else(|| {
         usage("give --replay: the seconds that a party has to compute the passes of the answer again".into())
     })?;

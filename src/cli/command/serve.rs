@@ -13,7 +13,7 @@ use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::listen::address;
 use crate::cli::args::metrics::{MetricsArgs, Served};
-use crate::cli::args::subject::Subject;
+use crate::cli::args::subject::{Named, Subject};
 use crate::cli::args::terms::{beside, read_terms};
 use crate::cli::view::exposition::servers::labelled;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
@@ -193,7 +193,9 @@ fn of_receipt(args: &Args, terms: Terms, key: PrivateKey) -> Result<Box<dyn Resp
     let run = run.ok_or_else(|| {
         refused("the terms are about a receipt: give RUN, its model, and leave --challenge and --data out")
     })?;
-    let subject = Subject::answering(run, args.job.as_deref(), args.step, &args.limits)?;
+    // The terms have the model, so a program from a file needs no network file here.
+    let named = Named { of: run, job: args.job.as_deref(), network: None, step: args.step, data: &[] };
+    let subject = Subject::of(&named, &args.limits)?;
     let needed = ReceiptParty::memory(&terms)?.saturating_add(subject.bytes().saturating_mul(2));
     args.limits.check("the passes of the answer", needed)?;
     Ok(Box::new(ReceiptParty::open(terms, subject.model, key, open_exact(&args.engine)?)?))

@@ -11,6 +11,8 @@ mod tile;
 use serde::{Deserialize, Serialize};
 
 pub use check::AnswerExamination;
+#[doc(hidden)] // for the layers above
+pub use pass::Answering;
 pub use pass::{Derived, Origin, Pass};
 pub use ruling::AnswerRuling;
 

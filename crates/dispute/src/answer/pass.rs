@@ -138,14 +138,21 @@ fn predicting(text: &str, wanted: Digest) -> Result<Box<dyn Evaluable>, Malforme
 }
 
 /// A model that answers.
-enum Answering {
+#[doc(hidden)] // for the layers above
+pub enum Answering {
+    /// A job's.
     Job(Box<ModelJob>),
+    /// A network file's.
     Network(Box<NetworkModel>),
 }
 
 impl Answering {
-    /// The model of a job's text or of a network file's, as [`predicting`].
-    fn of(text: &str, wanted: Digest) -> Result<Answering, Malformed> {
+    /// The model of a job's text or of a network file's, which has to have the receipt's digest. A network file begins with `{`, and no
+    /// job does.
+    ///
+    /// # Errors
+    /// If the text is neither, or is of another model.
+    pub fn of(text: &str, wanted: Digest) -> Result<Answering, Malformed> {
         let digest = |writer: Writer| Some(model_digest(&settings(writer)?));
         if !text.starts_with('{') {
             let of = |job: &ModelJob| digest(Writer::Job(&job.model, &job.products));
@@ -159,7 +166,8 @@ impl Answering {
         Ok(Answering::Network(Box::new(network_of(text, wanted, of)?)))
     }
 
-    fn writer(&self) -> Writer<'_> {
+    /// The model, as graphs are made of it.
+    pub fn writer(&self) -> Writer<'_> {
         match self {
             Answering::Job(job) => Writer::Job(&job.model, &job.products),
             Answering::Network(model) => Writer::Network(model),

@@ -9,7 +9,7 @@ use super::{QUESTION_MAX, agreement, salt, sealed, slice_of, trees};
 use tiebreak_audit::answers::{PassOperands, read_by};
 use tiebreak_contract::program::graph::TensorId;
 use tiebreak_contract::program::step::StateTensor;
-use tiebreak_dispute::answer::Pass;
+use tiebreak_dispute::answer::{Answering, Pass};
 use tiebreak_dispute::game::element;
 use tiebreak_dispute::game::message::{Answer, Asked, Need, Question, Subject, Tree, commitment};
 use tiebreak_dispute::game::rules::Rules;
@@ -25,13 +25,12 @@ use tiebreak_record::commit::proven::Base64;
 use tiebreak_record::commit::receipt::Receipt;
 use tiebreak_record::commit::salted_receipt::{self, AnyReceipt};
 use tiebreak_record::commit::tensor::{Hash, SLICE_BYTES, piece_values};
-use tiebreak_record::job::{Job, ModelJob};
 use tiebreak_run::inference::replay::Answerer;
 use tiebreak_run::inference::traced::{Change, Tamper};
 
 /// A model with its weights.
 struct Decoder {
-    job: ModelJob,
+    model: Answering,
     table: Vec<StateTensor>,
     weights: Vec<Vec<u8>>,
     /// All ids are candidates: no token is chosen here.
@@ -39,13 +38,10 @@ struct Decoder {
 }
 
 impl Decoder {
-    /// The model of the terms' job with these weights, in the model's order, which have to be the receipt's.
+    /// The model of the terms with these weights, in the model's order, which have to be the receipt's.
     fn of(terms: &Terms, receipt: &Receipt, weights: Vec<Vec<u8>>) -> Result<Decoder, PartyError> {
-        let refused = |why: &str| PartyError::Refused(why.into());
-        let job =
-            Job::of_run("the job of the terms", &terms.job).map_err(|why| PartyError::Refused(why.0))?;
-        let job = job.model().ok_or_else(|| refused("the job of the terms has no model"))?.clone();
-        let parameters = job.model.parameters();
+        let model = Answering::of(&terms.job, receipt.model)?;
+        let parameters = model.writer().parameters();
         let table: Vec<StateTensor> = parameters
             .iter()
             .map(|p| StateTensor { name: format!("param/{}", p.name), shape: p.shape.clone() })
@@ -53,7 +49,7 @@ impl Decoder {
         let pass = Pass::of(receipt, &terms.job, 0)?;
         let logits = pass.graph.output("logits").map(|id| pass.graph.tensor(id));
         let classes = logits.and_then(|ty| ty.shape.last()).map_or(0, |classes| *classes as usize);
-        let decoder = Decoder { job, table, weights, known: vec![true; classes] };
+        let decoder = Decoder { model, table, weights, known: vec![true; classes] };
         let lengths = decoder.table.iter().map(|tensor| tensor.ty().bytes());
         if !lengths.eq(decoder.weights.iter().map(Vec::len)) {
             let (found, own) = (decoder.weights.len(), decoder.table.len());
@@ -74,7 +70,7 @@ impl Decoder {
 
     fn answerer(&self) -> Answerer<'_> {
         Answerer {
-            model: (&self.job.model, &self.job.products),
+            model: self.model.writer(),
             parameters: (&self.table, &self.weights),
             known: &self.known,
             ends: &[],
