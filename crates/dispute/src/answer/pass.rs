@@ -208,7 +208,7 @@ impl Pass {
         let tokens: Vec<u32> = ids.skip(first).take(prompt + numbers.end - 1 - first).collect();
         let size = tokens.len() as u32;
         let graph = inference_step(writer, [1, size]);
-        let graph = nearest(graph.ok_or_else(|| wrong("its job has no language model"))?);
+        let graph = nearest(graph.ok_or_else(|| wrong("it has no language model"))?);
         let parameters: Vec<String> =
             writer.parameters().iter().map(|p| format!("param/{}", p.name)).collect();
         let lists = [Derived::Tokens(tokens), Derived::Positions, Derived::Rows(size - 1)].into_iter();
