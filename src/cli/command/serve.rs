@@ -63,6 +63,7 @@ pub struct Args {
     /// Journal of your answers; by default TERMS.party-N.answers.
     ///
     /// N is your place in the terms. Answers are on disk before they are sent, so the same question gets the same answer.
+    /// In a game about a receipt JOURNAL.trace keeps the digests of the passes.
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
     /// Folder of the data files that the run does not hold; beside RUN also its address.

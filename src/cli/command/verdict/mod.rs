@@ -79,7 +79,7 @@ struct Check {
     /// Verdicts on an initial state need them.
     #[arg(long, value_name = "FILE")]
     weights: Vec<PathBuf>,
-    /// Public key of the signer of a receipt, for a verdict on a receipt: a file or its text.
+    /// Public key of the signer of a receipt, for a verdict on a receipt or of a game about one: a file or its text.
     #[arg(long, value_name = "KEY")]
     signer_key: Option<String>,
     /// Tokenizer that a receipt names, as `tiebreak generate` takes one.
