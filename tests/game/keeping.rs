@@ -8,6 +8,7 @@ use tiebreak_dispute::game::message::{Answer, Asked, Question, Sealed};
 use tiebreak_dispute::game::referee::Referee;
 use tiebreak_dispute::game::terms::{INCREMENT_MIN, Terms};
 use tiebreak_engine::cpu::Cpu;
+use tiebreak_engine::liveness::peak_bytes;
 use tiebreak_engine::{Compiled, Engine, EngineError, Observer, Tensor};
 use tiebreak_game::party::{PartyError, ReceiptParty};
 use tiebreak_run::run::disk::Disk;
@@ -101,7 +102,14 @@ fn the_memory_of_a_long_answer_is_planned() {
         ReceiptParty::memory(&terms).unwrap()
     };
     let short = plan(&model);
-    let nodes = Pass::of(&model.receipt, &model.text, 0).unwrap().graph.nodes.len() as u64;
+    let graph = Pass::of(&model.receipt, &model.text, 0).unwrap().graph;
+    let bytes = |id| graph.tensor(id).bytes() as u64;
+    let held = graph
+        .nodes
+        .iter()
+        .map(|node| bytes(node.output) + node.primitive.inputs().into_iter().map(bytes).sum::<u64>());
+    assert!(short > peak_bytes(&graph) + 2 * held.max().unwrap());
+    let nodes = graph.nodes.len() as u64;
     model.receipt.answer = vec![7; 6000];
     model.receipt.length = 6000;
     // A window of 8 tokens begins 5 behind the one before.
