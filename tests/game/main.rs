@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod keeping;
 mod logged;
 mod party;
 mod play;

@@ -41,12 +41,12 @@ type Wrong = (usize, usize, usize);
 const NOWHERE: Wrong = (99, 0, 0);
 
 /// A model with weights of Philox, and a receipt of an answer that it gave.
-struct Model {
-    text: String,
+pub(crate) struct Model {
+    pub(crate) text: String,
     model: Answering,
     table: Vec<StateTensor>,
-    weights: Vec<Vec<u8>>,
-    receipt: Receipt,
+    pub(crate) weights: Vec<Vec<u8>>,
+    pub(crate) receipt: Receipt,
 }
 
 fn job_text([vocabulary, context, layers, heads, width]: [u32; 5]) -> String {
@@ -101,7 +101,7 @@ impl Model {
     }
 
     /// A model of two layers, whose answer takes three windows.
-    fn small() -> Model {
+    pub(crate) fn small() -> Model {
         Model::of(job_text([200, 8, 2, 2, 48]), 14)
     }
 
@@ -121,11 +121,11 @@ impl Model {
     }
 
     /// The text of the receipt, signed by party 0.
-    fn signed(&self, traces: Digest) -> String {
+    pub(crate) fn signed(&self, traces: Digest) -> String {
         Receipt { traces: Some(traces), ..self.receipt.clone() }.to_text(Some(&key(0)))
     }
 
-    fn terms(&self, text: String) -> Terms {
+    pub(crate) fn terms(&self, text: String) -> Terms {
         let parties: Vec<PublicKey> = [0, 1].map(|number| key(number).public()).to_vec();
         let clocks = Clocks { moves: MOVES_MIN, increment: INCREMENT_MIN, replay: 60_000 };
         let receipt = DisputedReceipt { text, opening: None };
@@ -186,7 +186,7 @@ struct Game {
 }
 
 /// The answer in a sealed message of a party.
-fn opened(party: usize, sealed: &[u8]) -> Answer {
+pub(crate) fn opened(party: usize, sealed: &[u8]) -> Answer {
     Sealed::<Answered>::from_bytes(sealed, 1 << 24, &key(party as u8).public()).unwrap().body.answer
 }
 
@@ -447,8 +447,11 @@ fn terms_about_a_receipt_are_checked() {
         ("the first party is not", with(receipt.clone(), Some(&key(1)))),
         ("commits no traces", with(Receipt { traces: None, ..receipt.clone() }, Some(&own))),
         ("has a token 200", with(outside, Some(&own))),
-        ("the answer has 0", with(Receipt { answer: Vec::new(), ..receipt.clone() }, Some(&own))),
-        ("the receipt is of model", changed(&|terms| terms.job = job_text([200, 8, 2, 4, 48]))),
+        (
+            "terms: the receipt's answer is empty",
+            with(Receipt { answer: Vec::new(), ..receipt.clone() }, Some(&own)),
+        ),
+        ("terms: its job has the model", changed(&|terms| terms.job = job_text([200, 8, 2, 4, 48]))),
         ("no program file and no claim", changed(&|terms| terms.program = Some(Base64(vec![1])))),
         ("about no computation, and about no receipt", changed(&|terms| terms.receipt = None)),
         ("opening", model.terms(salted[0].clone())),

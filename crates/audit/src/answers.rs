@@ -153,15 +153,18 @@ impl Accuser<'_> {
         };
         let Some(trace) = self.trace else { return Ok(None) };
         let outputs = self.answerer.outputs(engine, receipt, window, read_by(&pass, node))?;
+        let (nodes, model) = (&trace.windows[window], self.answerer.parameters);
+        let (digests, tensors) = (node_digests(nodes), tensor_digests(model.0, model.1));
         let operands = PassOperands {
             pass: &pass,
-            nodes: &trace.windows[window],
+            digests: &digests,
             leaves: &leaves,
-            model: self.answerer.parameters,
+            model,
+            tensors: &tensors,
             outputs: &outputs,
             sample: None,
         };
-        Ok(TileEvidence { operands, window: named, job: self.job }.claim(node, tile))
+        Ok(TileEvidence { operands, theirs: &nodes[node], window: named, job: self.job }.claim(node, tile))
     }
 
     /// A claim about the row of a token and the signer's own logits, which are the replay's.
@@ -207,16 +210,23 @@ pub fn read_by(pass: &Pass, node: usize) -> BTreeSet<usize> {
     nodes.collect()
 }
 
+/// The digests of the outputs of a trace's nodes.
+pub(crate) fn node_digests(nodes: &[TracedNode]) -> Vec<Digest> {
+    nodes.iter().map(|node| node.digest).collect()
+}
+
 /// The operands of the nodes of a pass.
 pub struct PassOperands<'a> {
     /// The pass, as the receipt commits it.
     pub pass: &'a Pass,
-    /// Its trace.
-    pub nodes: &'a [TracedNode],
+    /// The digests of its nodes' outputs.
+    pub digests: &'a [Digest],
     /// The leaves of its nodes.
     pub leaves: &'a [Digest],
     /// The names and the bytes of parameters and buffers.
     pub model: (&'a [StateTensor], &'a [Vec<u8>]),
+    /// The digests of parameters and buffers, which take a pass over the whole model.
+    pub tensors: &'a [Digest],
     /// The outputs that the node reads.
     pub outputs: &'a BTreeMap<usize, Vec<u8>>,
     /// A sample's inputs, with their digest.
@@ -226,6 +236,8 @@ pub struct PassOperands<'a> {
 /// What a claim about a tile of a pass is made of.
 pub(crate) struct TileEvidence<'a> {
     pub operands: PassOperands<'a>,
+    /// The node of the signer's trace.
+    pub theirs: &'a TracedNode,
     pub window: TracedWindow,
     /// The text of the job.
     pub job: &'a str,
@@ -234,8 +246,8 @@ pub(crate) struct TileEvidence<'a> {
 impl TileEvidence<'_> {
     /// A claim about a tile of a node; `None` if the tile cannot be computed from the outputs.
     pub fn claim(self, node: usize, tile: usize) -> Option<AnswerClaim> {
-        let PassOperands { pass, nodes, leaves, .. } = self.operands;
-        let theirs = &nodes[node];
+        let PassOperands { pass, leaves, .. } = self.operands;
+        let theirs = self.theirs;
         let tensors = self.operands.tensors(node);
         let recorded = |elements| leaf::recorded_from_tensors(&pass.graph, node, elements, &tensors).ok();
         let ty = pass.graph.tensor(pass.graph.nodes[node].output);
@@ -303,11 +315,10 @@ impl PassOperands<'_> {
     /// A tensor's digest, with its proof under the root that commits it; `None` for what follows from the receipt.
     fn commitment(&self, origin: &Origin) -> Option<ProvenTensor> {
         let of_model = |part, place: usize| {
-            let (table, bytes) = self.model;
-            let digests = tensor_digests(table, bytes);
-            let tensors = table.iter().zip(digests).filter(|(tensor, _)| tensor.name.starts_with(part));
+            let (table, _) = self.model;
+            let tensors = table.iter().zip(self.tensors).filter(|(tensor, _)| tensor.name.starts_with(part));
             let (digests, leaves): (Vec<Digest>, Vec<Digest>) =
-                tensors.map(|(tensor, digest)| (digest, table::leaf(&tensor.name, &digest))).unzip();
+                tensors.map(|(tensor, digest)| (*digest, table::leaf(&tensor.name, digest))).unzip();
             ProvenTensor { digest: digests[place], proof: merkle::prove(&leaves, place) }
         };
         match origin {
@@ -315,7 +326,7 @@ impl PassOperands<'_> {
             Origin::Buffer(place) => Some(of_model("buffer/", *place)),
             Origin::Sample => self.sample.map(|(_, digest)| ProvenTensor { digest, proof: Vec::new() }),
             Origin::Node(node) => {
-                let digest = self.nodes[*node].digest;
+                let digest = self.digests[*node];
                 Some(ProvenTensor { digest, proof: merkle::prove(self.leaves, *node) })
             }
             Origin::Derived(_) => None,

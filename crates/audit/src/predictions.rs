@@ -11,6 +11,7 @@ use tiebreak_engine::{Engine, Tensor};
 use tiebreak_record::commit::answer_trace::{AnswerTrace, node_leaves};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::predictions::{Predictions, logits_digest};
+use tiebreak_record::commit::state::tensor_digests;
 use tiebreak_record::commit::tensor::{self, Hash, SLICE_BYTES};
 use tiebreak_record::commit::{merkle, multiproof};
 use tiebreak_record::job::Evaluable;
@@ -18,7 +19,7 @@ use tiebreak_run::predict::traced::{SamplePass, sample_leaves};
 use tiebreak_run::predict::{Difference, Inputs, Mismatch, Predictor};
 use tiebreak_run::step::StepError;
 
-use crate::answers::{PassOperands, TileEvidence, read_by};
+use crate::answers::{PassOperands, TileEvidence, node_digests, read_by};
 
 /// What an accuser of predictions has.
 pub struct Accuser<'a> {
@@ -170,15 +171,18 @@ impl Accuser<'_> {
             (receipt, place),
             read_by(&pass, node),
         )?;
+        let nodes = &trace.windows[place];
+        let (digests, of_model) = (node_digests(nodes), tensor_digests(self.model.0, self.model.1));
         let operands = PassOperands {
             pass: &pass,
-            nodes: &trace.windows[place],
+            digests: &digests,
             leaves: &leaves,
             model: self.model,
+            tensors: &of_model,
             outputs: &tensors.outputs,
             sample: Some((&tensors.inputs, receipt.samples[place].input)),
         };
-        Ok(TileEvidence { operands, window, job: self.job.1 }.claim(node, tile))
+        Ok(TileEvidence { operands, theirs: &nodes[node], window, job: self.job.1 }.claim(node, tile))
     }
 
     /// A claim that the logits of a sample are not those of the signer's trace; `None` without the trace.

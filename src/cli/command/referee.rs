@@ -12,6 +12,7 @@ use crate::cli::args::limits::Limits;
 use crate::cli::args::random::random;
 use crate::cli::args::terms::{beside, read_terms};
 use crate::cli::args::{key, verdict_file};
+use crate::cli::view::disputed::Disputed;
 use crate::cli::view::next::Next;
 use crate::cli::view::parties::{Parties, result_json};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
@@ -357,9 +358,8 @@ fn written(printer: Printer, args: &New, terms: &Terms) -> CommandResult {
     let mut lines = vec![format!("game {}", terms.game())];
     let (computation, traces) = (referee.rules().computation(), referee.rules().traces());
     lines.extend(computation.map(|computation| format!("  computation {computation}")));
-    lines.extend(
-        traces.map(|root| format!("  disputed: the traces of a receipt of party 0, with root {root}")),
-    );
+    let disputed = Disputed::of(terms);
+    lines.extend(disputed.iter().flat_map(Disputed::lines));
     lines.push(format!("  terms {}", args.out.display()));
     lines.extend(terms.claim.as_ref().map(|claim| {
         let signed = if claim.head.is_some() { ", which it signed" } else { "" };
@@ -373,6 +373,7 @@ fn written(printer: Printer, args: &New, terms: &Terms) -> CommandResult {
     });
     if let Some(root) = traces {
         value["traces"] = json!(root);
+        value["receipt"] = json!(disputed.map(|disputed| disputed.json()));
     }
     printer.result(lines, &value);
     Ok(Exit::Match)
@@ -534,11 +535,13 @@ fn referee(printer: Printer, args: Play) -> CommandResult {
     let events: Vec<Event> = entries.iter().filter_map(event).collect();
     let messages = events.iter().filter(|event| event.party.is_some()).count();
     let milliseconds = entries.last().map_or(0, Entry::at);
+    let about: Vec<String> = Disputed::of(&terms).iter().flat_map(Disputed::lines).collect();
     let verdict = GameVerdict::new(terms, events, result, &private);
     let bytes = verdict.to_bytes();
     let written = verdict_file::save_bytes(&args.out, &bytes)?;
     let exit = parties.exit(result);
     let mut lines = parties.lines(result);
+    lines.extend(about);
     let keys: String =
         named_keys.iter().map(|(option, key)| format!(" {option} {}", shell::word(key))).collect();
     let size = bytes_text(bytes.len() as u64);

@@ -23,7 +23,7 @@ use tiebreak_game::net::desk::{Desk, Refused, Respond};
 use tiebreak_game::net::folder::Answers;
 use tiebreak_game::net::server::{Server, ServerLimits};
 use tiebreak_game::net::stop::on_stop;
-use tiebreak_game::party::{Gatherer, Gathering, Party, ReceiptParty, challenger};
+use tiebreak_game::party::{Gatherer, Gathering, Party, PartyError, ReceiptParty, challenger};
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::{Folder, RunError};
@@ -63,6 +63,7 @@ pub struct Args {
     /// Journal of your answers; by default TERMS.party-N.answers.
     ///
     /// N is your place in the terms. Answers are on disk before they are sent, so the same question gets the same answer.
+    /// In a game about a receipt JOURNAL.trace keeps the digests of the passes.
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
     /// Folder of the data files that the run does not hold; beside RUN also its address.
@@ -151,9 +152,10 @@ fn responder(
     args: &Args,
     terms: Terms,
     key: PrivateKey,
+    journal: &Path,
 ) -> Result<Box<dyn Respond>, Failure> {
     if terms.receipt.is_some() {
-        return of_receipt(args, terms, key);
+        return of_receipt(args, terms, key, journal);
     }
     if args.job.is_some() || args.step.is_some() {
         let why = "--job and --step are of games about receipts, and these terms are about a run";
@@ -186,8 +188,13 @@ fn responder(
     Ok(Box::new(Party::open(terms, run, key, engine)?))
 }
 
-/// The answering side of a game about a receipt: a model, which computes the passes of the answer now.
-fn of_receipt(args: &Args, terms: Terms, key: PrivateKey) -> Result<Box<dyn Respond>, Failure> {
+/// The answering side of a game about a receipt: a model. The digests of its passes lie beside the journal when they are computed.
+fn of_receipt(
+    args: &Args,
+    terms: Terms,
+    key: PrivateKey,
+    journal: &Path,
+) -> Result<Box<dyn Respond>, Failure> {
     let refused = |why: &str| Failure::new(Exit::Usage, format!("{}: {why}", args.terms.display()));
     let run = args.run.as_ref().filter(|_| args.challenge.is_none() && args.data.is_none());
     let run = run.ok_or_else(|| {
@@ -198,7 +205,9 @@ fn of_receipt(args: &Args, terms: Terms, key: PrivateKey) -> Result<Box<dyn Resp
     let subject = Subject::of(&named, &args.limits)?;
     let needed = ReceiptParty::memory(&terms)?.saturating_add(subject.bytes().saturating_mul(2));
     args.limits.check("the passes of the answer", needed)?;
-    Ok(Box::new(ReceiptParty::open(terms, subject.model, key, open_exact(&args.engine)?)?))
+    let trace = beside(&std::path::absolute(journal).map_err(RunError::io(journal))?, ".trace");
+    let (engine, trace) = (open_exact(&args.engine)?, (trace, Disk::default()));
+    Ok(Box::new(ReceiptParty::open_keeping(terms, subject.model, key, engine, trace)?))
 }
 
 /// A party whose answers are told of.
@@ -208,6 +217,10 @@ struct Traced {
 }
 
 impl Respond for Traced {
+    fn prepare(&mut self) -> Result<(), PartyError> {
+        self.party.prepare()
+    }
+
     fn reply(&mut self, sealed: &[u8]) -> Result<Vec<u8>, Refused> {
         let begin = Instant::now();
         let answer = self.party.reply(sealed);
@@ -215,6 +228,13 @@ impl Respond for Traced {
         self.traces.did("answer to a referee", begin.elapsed().as_secs_f64(), &told);
         answer
     }
+}
+
+/// Answers questions until the desk is closed. Until the party is ready, only answers of the journal are sent.
+fn answer(desk: &Desk, party: &mut Traced) -> Result<(), PartyError> {
+    party.prepare().inspect_err(|_| desk.close())?;
+    desk.work(party);
+    Ok(())
 }
 
 /// The party's server.
@@ -265,7 +285,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         args.journal.clone().unwrap_or_else(|| beside(&args.terms, &format!(".party-{place}.answers")));
     let desk = Desk::open(game, &key, referee, &path, Disk::default())?;
     let traces = Traces::of_server(printer);
-    let mut party = Traced { party: responder(printer, &args, terms, key)?, traces: traces.clone() };
+    let mut party = Traced { party: responder(printer, &args, terms, key, &path)?, traces: traces.clone() };
     watch.planned();
 
     if !printer.quiet {
@@ -307,7 +327,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             "metrics": metrics.as_ref().and_then(Served::address),
         }),
     );
-    desk.work(&mut party);
+    answer(&desk, &mut party)?;
     // The thread that closed the desk ends the process.
     loop {
         std::thread::park();

@@ -6,6 +6,7 @@ pub mod chart;
 pub mod chats;
 pub mod color;
 pub mod data;
+pub mod disputed;
 pub mod escape;
 pub mod exposition;
 pub mod heard;

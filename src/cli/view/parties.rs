@@ -15,13 +15,16 @@ pub struct Parties {
     known: Vec<bool>,
     referee: PublicKey,
     referee_known: bool,
+    /// True if the game is about a receipt.
+    of_receipt: bool,
 }
 
 impl Parties {
     /// The parties of a game whose terms are one's own.
     pub fn own(rules: &Rules) -> Parties {
-        let keys = rules.parties.clone();
-        Parties { known: vec![true; keys.len()], keys, referee: rules.referee.clone(), referee_known: true }
+        let (keys, of_receipt) = (rules.parties.clone(), rules.traces().is_some());
+        let (known, referee) = (vec![true; keys.len()], rules.referee.clone());
+        Parties { keys, known, referee, referee_known: true, of_receipt }
     }
 
     /// The parties of a game that somebody else tells of: nobody is known yet.
@@ -47,12 +50,36 @@ impl Parties {
     /// Knows the trainer by its key: in the logged profile the first party.
     ///
     /// # Errors
-    /// As [`know`](Parties::know).
+    /// As [`know`](Parties::know), and if the game is about a receipt, which no trainer signed.
     pub fn know_trainer(&mut self, rules: &Rules, key: &PublicKey) -> Result<(), Failure> {
+        if self.of_receipt {
+            let why = "--trainer-key is for verdicts on a run; this game is about a receipt: name the parties by --party-key";
+            return Err(Failure::new(Exit::Usage, why));
+        }
         if rules.is_logged() && self.keys.first().is_none_or(|first| first.bytes() != key.bytes()) {
             return Err(self.another("trainer", key));
         }
         self.know(key)
+    }
+
+    /// Knows the signer of the receipt by its key: the first party.
+    ///
+    /// # Errors
+    /// As [`know`](Parties::know), and if the game is about a run.
+    pub fn know_signer(&mut self, key: &PublicKey) -> Result<(), Failure> {
+        if !self.of_receipt {
+            let why = "--signer-key is for verdicts on a receipt; this game is about a run: name the parties by --party-key";
+            return Err(Failure::new(Exit::Usage, why));
+        }
+        if self.keys.first().is_none_or(|first| first.bytes() != key.bytes()) {
+            return Err(self.another("signer", key));
+        }
+        self.know(key)
+    }
+
+    /// What parties claim, and compare, in the plural.
+    pub fn claimed(&self) -> &'static str {
+        if self.of_receipt { "traces of the answer" } else { "records" }
     }
 
     /// Knows the referee by its key.
@@ -157,7 +184,7 @@ impl Parties {
             }
         }
         if lines.is_empty() {
-            lines.push("nobody lost: the parties agree on all records".into());
+            lines.push(format!("nobody lost: the parties agree on all {}", self.claimed()));
         }
         let remaining: Vec<String> = result.remaining.iter().map(|party| name(*party)).collect();
         lines.push(match (remaining.is_empty(), result.upheld) {
@@ -166,7 +193,8 @@ impl Parties {
                 format!("  nothing was found against {}; root {root}", remaining.join(", "))
             }
             (false, None) => {
-                format!("  nothing was found against {}, who claim different records", remaining.join(", "))
+                let claimed = self.claimed();
+                format!("  nothing was found against {}, who claim different {claimed}", remaining.join(", "))
             }
         });
         lines.extend(self.namesakes().iter().map(|line| format!("  {line}")));

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
+use sha2::{Digest as _, Sha256};
+
 use super::commands::{Folder, terminated};
 use crate::common::{gpt_job, trained};
 use tiebreak_dispute::game::terms::Terms;
@@ -12,7 +14,9 @@ use tiebreak_engine::cpu::Cpu;
 use tiebreak_game::net::desk::Desk;
 use tiebreak_game::net::folder::Answers;
 use tiebreak_game::party::ReceiptParty;
+use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_record::commit::receipt::Receipt;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::{checkpoint, names};
@@ -38,6 +42,9 @@ fn a_game_about_a_receipt_convicts_whoever_lies() {
     let about = "--receipt r.json --opening o.json --run run --moves 5 --increment 1 --replay 60";
     let said = folder.json(&format!("{NEW} {about} --out terms.json"), 0);
     let root = said["traces"].as_str().unwrap().to_string();
+    let sum = Sha256::digest(fs::read(folder.path("r.json")).unwrap());
+    let sum: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(said["receipt"]["sha256"], sum);
     let bytes = fs::read(folder.path("terms.json")).unwrap();
     let terms = Terms::from_bytes(&bytes).unwrap();
     // The receipt needs its opening, the signer comes first, a clock is given, and runs have other options.
@@ -80,7 +87,22 @@ fn a_game_about_a_receipt_convicts_whoever_lies() {
     assert_eq!(result["result"]["upheld"], root.as_str());
     let checked = folder.json("verdict check v.json --party-key bob.pub", 1);
     assert_eq!((&checked["computation"], &checked["traces"]), (&serde_json::Value::Null, &root.into()));
+    // The first party is the signer. No trainer is a party, and nothing is said of a run or of records.
+    let checked = folder.run("verdict check v.json --signer-key alice.pub --party-key bob.pub");
+    assert!(checked.0 == 1 && checked.1.contains(&format!("receipt: the file with the SHA-256 {sum}")));
+    for (option, code, says) in [
+        ("--signer-key bob.pub", 4, "no signer with the key of bob"),
+        ("--trainer-key alice.pub", 2, "this game is about a receipt: name the parties by --party-key"),
+        ("--tokenizer run", 2, "--tokenizer is for verdicts on a token"),
+    ] {
+        let (found, _, stderr) = folder.run(&format!("verdict check v.json {option}"));
+        assert!(found == code && stderr.contains(says), "{option}: {found} {stderr}");
+    }
     assert_eq!(folder.run("verdict report v.json --output v.html").0, 0);
+    let page = fs::read_to_string(folder.path("v.html")).unwrap();
+    assert!(page.contains("A dispute about a receipt of an answer") && page.contains(&sum));
+    assert!(page.contains("commit to your traces of the answer") && !page.contains("training run"));
+    assert!(!page.contains("records"), "{page}");
     desk.close();
     [works, looks].into_iter().for_each(|thread| thread.join().unwrap());
     terminated(alice);
@@ -102,7 +124,7 @@ fn a_game_about_a_receipt_convicts_whoever_lies() {
 #[test]
 fn a_silent_signer_forfeits() {
     let folder = answered();
-    let about = "--receipt r.json --opening o.json --job job.toml --moves 5 --increment 1 --replay 60";
+    let about = "--receipt r.json --opening o.json --job job.toml --moves 5 --increment 1 --replay 5";
     folder.json(&format!("{NEW} {about} --out terms.json"), 0);
     let serve = "run --key bob --terms terms.json --referee-key referee.pub --files bob-folder";
     let (bob, _) = folder.serve(serve);
@@ -111,4 +133,30 @@ fn a_silent_signer_forfeits() {
     assert_eq!(result["result"]["remaining"], serde_json::json!([1]), "{result}");
     assert_eq!(result["result"]["absent"][0]["reason"], "timeout");
     terminated(bob);
+    // The trace is kept beside the journal, for a party that is started again.
+    assert!(fs::metadata(folder.path("terms.json.party-1.answers.trace")).unwrap().len() > 0);
+    let (bob, _) = folder.serve(serve);
+    terminated(bob);
+}
+
+/// A signer whose model gives another trace than it signed learns so, after it has begun to send the answers of its journal.
+#[test]
+fn the_journal_is_served_before_the_trace_is_there() {
+    let folder = answered();
+    assert_eq!(
+        folder.run("generate run --prompt abc --length 14 --receipt s.json --trace u --key alice").0,
+        0
+    );
+    let key = PrivateKey::from_text(&fs::read_to_string(folder.path("alice")).unwrap()).unwrap();
+    let text = fs::read_to_string(folder.path("s.json")).unwrap();
+    let (receipt, _) = Receipt::from_text(&text).unwrap();
+    let other = Receipt { traces: Some(Digest([5; 32])), ..receipt };
+    fs::write(folder.path("s.json"), other.to_text(Some(&key))).unwrap();
+    let about = "--receipt s.json --run run --moves 5 --increment 1 --replay 60";
+    folder.json(&format!("{NEW} {about} --out terms.json"), 0);
+    let serve = "serve run --key alice --terms terms.json --referee-key referee.pub --listen 127.0.0.1:0";
+    let (code, said, stderr) = folder.run(serve);
+    assert!(said.contains("  answers at http://127.0.0.1:"), "{said}{stderr}");
+    assert!(code == 2 && stderr.contains("is not the one that the receipt commits"), "{code} {stderr}");
+    assert!(fs::metadata(folder.path("terms.json.party-0.answers.trace")).is_err());
 }

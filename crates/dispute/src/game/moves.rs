@@ -79,8 +79,8 @@ pub enum Clock {
     Moves,
     /// The clock of replays: the party has to compute a step again.
     Replay,
-    /// The clock of a replay of the whole run, for a challenger of the logged profile that commits. For other parties it is the
-    /// clock of moves.
+    /// The clock of a replay of the whole run, for a challenger of the logged profile that commits. In a game about a receipt it is
+    /// the clock of replays, and for all other parties that of moves.
     Run,
 }
 

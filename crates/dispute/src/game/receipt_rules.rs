@@ -40,6 +40,14 @@ impl Most {
     }
 }
 
+/// The same error, of the terms that have the receipt and its model.
+fn of_terms(error: Malformed) -> Malformed {
+    match error {
+        Malformed::Invalid { why, .. } => wrong(why),
+        error => error,
+    }
+}
+
 /// A receipt whose passes are disputed.
 pub(super) struct ReceiptRules {
     receipt: Receipt,
@@ -72,7 +80,10 @@ impl ReceiptRules {
         };
         let none = || wrong("the receipt commits no traces, so that there is nothing to search");
         let traces = receipt.traces.ok_or_else(none)?;
-        let first = Pass::of(&receipt, &terms.job, 0)?;
+        if receipt.answer.is_empty() {
+            return Err(wrong("the receipt's answer is empty, so that there is nothing to search"));
+        }
+        let first = Pass::of(&receipt, &terms.job, 0).map_err(of_terms)?;
         let count = first.passes();
         let classes = first.logits().map_or(0, |ty| ty.shape.last().copied().unwrap_or(0));
         if let Some(id) = receipt.prompt.iter().chain(&receipt.answer).find(|id| **id >= classes) {
@@ -84,7 +95,7 @@ impl ReceiptRules {
         most.take(&first);
         // All windows but the last have the first one's size.
         if count > 1 {
-            most.take(&Pass::of(&receipt, &terms.job, count - 1)?);
+            most.take(&Pass::of(&receipt, &terms.job, count - 1).map_err(of_terms)?);
         }
         let passes: Vec<OnceLock<Option<Box<Pass>>>> = (0..count).map(|_| OnceLock::new()).collect();
         Ok(ReceiptRules { receipt, job: terms.job.clone(), traces, passes, most })

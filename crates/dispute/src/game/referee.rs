@@ -209,7 +209,7 @@ impl Referee {
     pub fn progress(&self) -> String {
         match (&self.phase, &self.duel) {
             (Phase::Logs(supply), _) => supply.progress(),
-            (Phase::Commit, _) => "the parties commit to their records".into(),
+            (Phase::Commit, _) => format!("the parties commit to their {}", self.rules.whole().1),
             (Phase::Reveal, _) => "the parties open their commitments".into(),
             (Phase::Play, Some(duel)) => {
                 let [a, b] = [0, 1].map(|side: usize| duel.sides[side].party);
@@ -358,6 +358,7 @@ impl Referee {
             let left = self.left[party];
             let (clock, time) = match row(kind).clock {
                 Clock::Run if self.rules.is_logged() && party > 0 => (Clock::Run, left.run),
+                Clock::Run if self.rules.receipt().is_some() => (Clock::Replay, left.replay),
                 Clock::Run | Clock::Moves => (Clock::Moves, left.moves),
                 Clock::Replay => (Clock::Replay, left.replay),
             };

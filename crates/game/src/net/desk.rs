@@ -59,6 +59,14 @@ impl Refused {
 
 /// Answers questions: the same question gives the same bytes, also after a restart.
 pub trait Respond {
+    /// Computes what every answer needs. A desk sends the answers of its journal meanwhile.
+    ///
+    /// # Errors
+    /// If the party cannot answer at all.
+    fn prepare(&mut self) -> Result<(), PartyError> {
+        Ok(())
+    }
+
     /// The sealed answer to a sealed question.
     ///
     /// # Errors
@@ -73,6 +81,10 @@ impl Respond for Party {
 }
 
 impl Respond for ReceiptParty {
+    fn prepare(&mut self) -> Result<(), PartyError> {
+        ReceiptParty::prepare(self)
+    }
+
     fn reply(&mut self, sealed: &[u8]) -> Result<Vec<u8>, Refused> {
         ReceiptParty::reply(self, sealed).map_err(refused)
     }

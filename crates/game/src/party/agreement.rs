@@ -1,5 +1,7 @@
 //! Checks terms against a party's own run: no field that decides a game is taken over from the author of the terms.
 
+use std::time::Duration;
+
 use super::error::PartyError;
 use tiebreak_dispute::game::rules::Rules;
 use tiebreak_dispute::game::terms::{Claim, ClaimedRun, INCREMENT_MIN, MOVES_MIN, Terms, replay_clock};
@@ -43,6 +45,24 @@ pub(super) fn names(terms: &Terms, own: &PublicKey) -> Result<(), PartyError> {
     }
 }
 
+/// Checks that the terms leave a party of a game about a receipt the time for its replays: four of its passes, and all passes of the
+/// answer, which a commitment takes.
+///
+/// # Errors
+/// If they do not.
+pub(super) fn leaves_time(terms: &Terms, pass: Duration, all: Duration) -> Result<(), PartyError> {
+    let need = all.max(pass.saturating_mul(4));
+    if Duration::from_millis(terms.clocks.replay) >= need {
+        return Ok(());
+    }
+    let [pass, all, need] = [pass, all, need].map(|time| time.as_micros().div_ceil(1000));
+    Err(PartyError::Refused(format!(
+        "clocks.replay of the terms is {} ms. This machine takes {pass} ms for a pass of the answer and {all} ms for all, and needs at least \
+         {need} ms (four passes, or all): ask for other terms",
+        terms.clocks.replay
+    )))
+}
+
 /// Derives every field of the terms that decides a game from the run, and compares it.
 ///
 /// # Errors
@@ -52,7 +72,7 @@ pub(super) fn check(terms: &Terms, run: &Run) -> Result<(), PartyError> {
     let job = Job::of_run("the job of the terms", &terms.job).map_err(|why| PartyError::Refused(why.0))?;
     let Some(computation) = &terms.computation else {
         return Err(PartyError::Refused(
-            "the terms are about a receipt, and a run was given: give the receipt and its model".into(),
+            "the terms are about a receipt, which they hold, and a run was given: give the model that the receipt is of".into(),
         ));
     };
     let theirs = computation_settings(&job, computation);

@@ -3,6 +3,8 @@
 //! The signer and its challengers answer alike: each commits to the trace that its own model gives.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::error::PartyError;
 use super::{QUESTION_MAX, agreement, salt, sealed, slice_of, trees};
@@ -17,22 +19,27 @@ use tiebreak_dispute::game::search;
 use tiebreak_dispute::game::terms::Terms;
 use tiebreak_engine::Engine;
 use tiebreak_engine::liveness::peak_bytes;
-use tiebreak_record::commit::answer_trace::{AnswerTrace, node_leaves};
+use tiebreak_record::commit::answer_trace::{node_leaf, window_leaf};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::proven::Base64;
 use tiebreak_record::commit::receipt::Receipt;
 use tiebreak_record::commit::salted_receipt::{self, AnyReceipt};
+use tiebreak_record::commit::state::{StateRoots, tensor_digests};
 use tiebreak_record::commit::tensor::{Hash, SLICE_BYTES, piece_values};
+use tiebreak_record::commit::trace::TracedNode;
 use tiebreak_run::inference::replay::Answerer;
 use tiebreak_run::inference::traced::{Change, Tamper};
+use tiebreak_run::run::disk::{self, Disk};
 
 /// A model with its weights.
 struct Decoder {
     model: Answering,
     table: Vec<StateTensor>,
     weights: Vec<Vec<u8>>,
+    /// The digests of the weights.
+    digests: Vec<Digest>,
     /// All ids are candidates: no token is chosen here.
     known: Vec<bool>,
 }
@@ -49,23 +56,22 @@ impl Decoder {
         let pass = Pass::of(receipt, &terms.job, 0)?;
         let logits = pass.graph.output("logits").map(|id| pass.graph.tensor(id));
         let classes = logits.and_then(|ty| ty.shape.last()).map_or(0, |classes| *classes as usize);
-        let decoder = Decoder { model, table, weights, known: vec![true; classes] };
-        let lengths = decoder.table.iter().map(|tensor| tensor.ty().bytes());
-        if !lengths.eq(decoder.weights.iter().map(Vec::len)) {
-            let (found, own) = (decoder.weights.len(), decoder.table.len());
+        let lengths = table.iter().map(|tensor| tensor.ty().bytes());
+        if !lengths.eq(weights.iter().map(Vec::len)) {
+            let (found, own) = (weights.len(), table.len());
             return Err(PartyError::Refused(format!(
                 "{found} tensors are given, and the receipt's model has {own}, or others: give the model that the receipt is of"
             )));
         }
-        match decoder.answerer().identity() {
-            Some([_, root]) if root == receipt.parameters => Ok(decoder),
-            root => {
-                let root = root.map_or("none".into(), |[_, root]| root.not(&receipt.parameters));
-                Err(PartyError::Refused(format!(
-                    "the root over the parameters is {root}, which the receipt has: give the model that the receipt is of"
-                )))
-            }
+        let digests = tensor_digests(&table, &weights);
+        let root = StateRoots::of(&table, &digests).0[0];
+        if root != receipt.parameters {
+            return Err(PartyError::Refused(format!(
+                "the root over the parameters is {}, which the receipt has: give the model that the receipt is of",
+                root.not(&receipt.parameters)
+            )));
         }
+        Ok(Decoder { model, table, weights, digests, known: vec![true; classes] })
     }
 
     fn answerer(&self) -> Answerer<'_> {
@@ -96,14 +102,34 @@ fn tamper<'a>(change: &'a mut Option<Box<Change<'static>>>) -> Tamper<'a> {
     }
 }
 
-/// The outputs of the disputed node of a pass, and of the nodes that it reads.
+/// What a party keeps of its trace: the tiles of outputs take many times as much.
+#[derive(Default)]
+struct Digests {
+    /// The digests of the outputs of each window's nodes; none before the trace is computed.
+    windows: Vec<Vec<Digest>>,
+    /// The digest of the row of each token.
+    rows: Vec<Digest>,
+}
+
+impl Digests {
+    /// The leaves of a window's nodes.
+    fn node_leaves(&self, window: usize) -> Option<Vec<Digest>> {
+        let leaves = (0..).zip(self.windows.get(window)?).map(|(node, digest)| node_leaf(node, digest));
+        Some(leaves.collect())
+    }
+}
+
+/// The disputed node of a pass.
 struct Disputed {
     number: u32,
     node: usize,
     pass: Pass,
     /// The leaves of the pass's nodes.
     leaves: Vec<Digest>,
-    outputs: BTreeMap<usize, Vec<u8>>,
+    /// The node's output.
+    output: Vec<u8>,
+    /// The tensors that the node reads.
+    tensors: BTreeMap<TensorId, Vec<u8>>,
     /// The values of the slices of the node's output.
     slices: Vec<Hash>,
 }
@@ -117,9 +143,11 @@ pub struct ReceiptParty {
     receipt: Receipt,
     decoder: Decoder,
     engine: Box<dyn Engine>,
-    trace: AnswerTrace,
+    trace: Digests,
     /// The leaves of the windows.
     leaves: Vec<Digest>,
+    /// The file that keeps the trace.
+    kept: Option<(PathBuf, Disk)>,
     disputed: Option<Disputed>,
     /// The changes of a signer who was not honest.
     change: Option<Box<Change<'static>>>,
@@ -131,22 +159,33 @@ impl ReceiptParty {
     ///
     /// # Errors
     /// If the terms are malformed, name no party with this key, leave no time, or are about a run. Also if the parameters are not
-    /// the receipt's, if the engine fails, or if the party signed the receipt and its model gives another trace.
+    /// the receipt's, or as [`ReceiptParty::prepare`].
     pub fn open(
         terms: Terms,
         weights: Vec<Vec<u8>>,
         key: PrivateKey,
         engine: Box<dyn Engine>,
     ) -> Result<ReceiptParty, PartyError> {
+        let mut party = ReceiptParty::open_as(terms, weights, key, engine, None)?;
+        party.prepare()?;
+        Ok(party)
+    }
+
+    /// [`ReceiptParty::open`] without the trace, which [`ReceiptParty::prepare`] or the first question computes. The file keeps the
+    /// trace, so that a party that is started again has it; its path has a folder.
+    ///
+    /// # Errors
+    /// If the terms are malformed, name no party with this key, leave no time, or are about a run. Also if the parameters are not
+    /// the receipt's.
+    pub fn open_keeping(
+        terms: Terms,
+        weights: Vec<Vec<u8>>,
+        key: PrivateKey,
+        engine: Box<dyn Engine>,
+        file: (PathBuf, Disk),
+    ) -> Result<ReceiptParty, PartyError> {
         let party = ReceiptParty::open_as(terms, weights, key, engine, None)?;
-        let signer = party.terms.parties.first() == Some(&party.key.public().to_text());
-        match party.receipt.traces {
-            Some(traces) if signer && traces != party.root() => Err(PartyError::Refused(format!(
-                "this machine's trace of the answer is not the one that the receipt commits ({}): answer with the engine that signed it",
-                party.root().not(&traces)
-            ))),
-            _ => Ok(party),
-        }
+        Ok(ReceiptParty { kept: Some(file), ..party })
     }
 
     /// [`ReceiptParty::open`] for a signer who changed outputs of operators, and answers by them.
@@ -161,26 +200,25 @@ impl ReceiptParty {
         engine: Box<dyn Engine>,
         change: Box<Change<'static>>,
     ) -> Result<ReceiptParty, PartyError> {
-        ReceiptParty::open_as(terms, weights, key, engine, Some(change))
+        let mut party = ReceiptParty::open_as(terms, weights, key, engine, Some(change))?;
+        party.prepare()?;
+        Ok(party)
     }
 
     fn open_as(
         terms: Terms,
         weights: Vec<Vec<u8>>,
         key: PrivateKey,
-        mut engine: Box<dyn Engine>,
-        mut change: Option<Box<Change<'static>>>,
+        engine: Box<dyn Engine>,
+        change: Option<Box<Change<'static>>>,
     ) -> Result<ReceiptParty, PartyError> {
         let (_, referee) = terms.keys()?;
         agreement::names(&terms, &key.public())?;
         Rules::new(&terms)?;
         let receipt = receipt_of(&terms)?;
         let decoder = Decoder::of(&terms, &receipt, weights)?;
-        let answerer = decoder.answerer();
-        let trace = answerer.trace(engine.as_mut(), &receipt, tamper(&mut change), &mut |_| {})?;
-        let leaves = answerer.window_leaves(&receipt, &trace);
         let game = terms.game();
-        let disputed = None;
+        let (trace, leaves, kept, disputed) = (Digests::default(), Vec::new(), None, None);
         Ok(ReceiptParty {
             terms,
             game,
@@ -191,19 +229,122 @@ impl ReceiptParty {
             engine,
             trace,
             leaves,
+            kept,
             disputed,
             change,
         })
     }
 
-    /// Bytes of the tensors that live at once while a party of a game with these terms computes a pass, the parameters included.
+    /// Computes the trace, or reads the one that was kept. Without it no question is answered.
+    ///
+    /// # Errors
+    /// If the terms leave less time for replays than this machine needs, if the engine or the disk fails, or if the party signed the
+    /// receipt and its model gives another trace.
+    pub fn prepare(&mut self) -> Result<(), PartyError> {
+        if !self.leaves.is_empty() {
+            return Ok(());
+        }
+        let kept = self.kept.as_ref().and_then(|(path, _)| self.read_kept(path));
+        let is_new = kept.is_none();
+        let trace = match kept {
+            Some(kept) => kept,
+            None => self.computed()?,
+        };
+        let answerer = self.decoder.answerer();
+        let windows = answerer.windows(&self.receipt).into_iter().zip(&trace.windows).enumerate();
+        let leaves: Vec<Digest> = windows
+            .filter_map(|(number, ([first, tokens], _))| {
+                Some(window_leaf(first, tokens, &merkle::root(&trace.node_leaves(number)?)))
+            })
+            .collect();
+        let signer = self.terms.parties.first() == Some(&self.key.public().to_text());
+        let root = merkle::root(&leaves);
+        if let Some(traces) = self.receipt.traces
+            && signer
+            && self.change.is_none()
+            && traces != root
+        {
+            return Err(PartyError::Refused(format!(
+                "this machine's trace of the answer is not the one that the receipt commits ({}): answer with the engine that signed it",
+                root.not(&traces)
+            )));
+        }
+        if let Some((path, disk)) = self.kept.as_ref().filter(|_| is_new) {
+            disk.replace(path, &self.kept_bytes(&trace))?;
+        }
+        (self.trace, self.leaves) = (trace, leaves);
+        Ok(())
+    }
+
+    /// The trace, if the terms leave this machine the time for it.
+    fn computed(&mut self) -> Result<Digests, PartyError> {
+        let (mut trace, mut longest) = (Digests::default(), Duration::ZERO);
+        let begin = Instant::now();
+        let mut before = begin;
+        let mut take = |nodes: Vec<TracedNode>, rows: Vec<Digest>| {
+            longest = longest.max(before.elapsed());
+            before = Instant::now();
+            trace.windows.push(nodes.into_iter().map(|node| node.digest).collect());
+            trace.rows.extend(rows);
+        };
+        let (answerer, change) = (self.decoder.answerer(), tamper(&mut self.change));
+        answerer.trace_windows(self.engine.as_mut(), &self.receipt, change, &mut take)?;
+        agreement::leaves_time(&self.terms, longest, begin.elapsed())?;
+        Ok(trace)
+    }
+
+    /// The bytes of a file that keeps a trace: rows and windows, and behind them a checksum that is of this party and game.
+    fn kept_bytes(&self, trace: &Digests) -> Vec<u8> {
+        let digests = trace.rows.iter().chain(trace.windows.iter().flatten());
+        let mut bytes: Vec<u8> = digests.flat_map(|digest| digest.0).collect();
+        bytes.extend(self.checksum(&bytes).as_bytes());
+        bytes
+    }
+
+    fn checksum(&self, digests: &[u8]) -> blake3::Hash {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.game.0).update(self.key.public().to_text().as_bytes()).update(digests);
+        hasher.finalize()
+    }
+
+    /// The trace that a file keeps; `None` if it is not there whole, or is of another game or party.
+    fn read_kept(&self, path: &Path) -> Option<Digests> {
+        let graphs = self.decoder.answerer().window_graphs(&self.receipt);
+        let nodes = graphs.iter().map(|graph| graph.nodes.len());
+        let rows = self.receipt.answer.len();
+        let count = rows + nodes.clone().sum::<usize>();
+        let bytes = disk::read(path, 32 * (count as u64 + 1)).ok()?;
+        let (digests, sum) = bytes.split_at_checked(32 * count)?;
+        if self.checksum(digests).as_bytes()[..] != *sum {
+            return None;
+        }
+        let mut digests = digests.as_chunks().0.iter().map(|bytes| Digest(*bytes));
+        let rows = digests.by_ref().take(rows).collect();
+        let windows = nodes.map(|nodes| digests.by_ref().take(nodes).collect()).collect();
+        Some(Digests { windows, rows })
+    }
+
+    /// The bytes that a party of a game with these terms needs at once, the parameters included: the tensors that live while it
+    /// computes a pass, its digests of the trace, and the outputs of a disputed operator with what the operator reads.
     ///
     /// # Errors
     /// If the terms are malformed, or about a run.
     pub fn memory(terms: &Terms) -> Result<u64, PartyError> {
-        Rules::new(terms)?;
+        let passes = Rules::new(terms)?.shape(Tree::Passes).0;
+        let receipt = receipt_of(terms)?;
         // No window is longer than the first.
-        Ok(peak_bytes(&Pass::of(&receipt_of(terms)?, &terms.job, 0)?.graph))
+        let graph = Pass::of(&receipt, &terms.job, 0)?.graph;
+        let bytes = |id: TensorId| graph.tensor(id).bytes() as u64;
+        let nodes = graph.nodes.iter();
+        let tiles: u64 = nodes.clone().map(|node| TracedNode::bytes(graph.tensor(node.output))).sum();
+        let disputed = nodes.map(|node| {
+            let reads = node.primitive.inputs().into_iter().map(bytes);
+            reads.fold(bytes(node.output), u64::saturating_add)
+        });
+        let digests =
+            passes.saturating_mul(graph.nodes.len() as u64 * 32 + 24) + 32 * receipt.answer.len() as u64;
+        let held = disputed.max().unwrap_or(0).saturating_mul(2).saturating_add(tiles);
+        Ok(peak_bytes(&graph).saturating_add(digests).saturating_add(held))
     }
 
     /// The signed answer to a question in its received bytes, as from [`super::Party::reply`].
@@ -213,12 +354,13 @@ impl ReceiptParty {
     /// the question may be asked again.
     pub fn reply(&mut self, sealed_question: &[u8]) -> Result<Vec<u8>, PartyError> {
         let asked = Asked::read(sealed_question, QUESTION_MAX, &self.referee, &self.game)?;
+        self.prepare()?;
         let answer = self.answer(&asked.question)?;
         Ok(sealed(&asked, answer, &self.key))
     }
 
     /// The root over the traces of the party's own passes.
-    pub fn root(&self) -> Digest {
+    fn root(&self) -> Digest {
         merkle::root(&self.leaves)
     }
 
@@ -236,7 +378,7 @@ impl ReceiptParty {
                 Ok(self.children(tree, first, count)?.map(|values| Answer::Children { values }))
             }
             Question::Pass { pass } => {
-                let root = self.node_leaves(pass).map(|leaves| merkle::root(&leaves));
+                let root = self.trace.node_leaves(pass as usize).map(|leaves| merkle::root(&leaves));
                 Ok(root.map(|root| Answer::Root { root }))
             }
             Question::Root { subject } => {
@@ -245,7 +387,7 @@ impl ReceiptParty {
             }
             Question::Slice { subject, slice } => {
                 let of = self.disputed(subject)?;
-                Ok(of.and_then(|of| slice_of(of.outputs.get(&of.node)?, slice)))
+                Ok(of.and_then(|of| slice_of(&of.output, slice)))
             }
             Question::Total { subject, element, fold } => {
                 let value = self.with_operands(subject, element, |operands, node, element, tensors| {
@@ -264,15 +406,12 @@ impl ReceiptParty {
         }
     }
 
-    fn node_leaves(&self, pass: u32) -> Option<Vec<Digest>> {
-        Some(node_leaves(self.trace.windows.get(pass as usize)?))
-    }
-
     fn children(&mut self, tree: Tree, first: u64, count: u64) -> Result<Option<Base64>, PartyError> {
         match tree {
             Tree::Passes => Ok(trees::rfc6962(&self.leaves, first, count)),
             Tree::Pass { pass } => {
-                Ok(self.node_leaves(pass).and_then(|leaves| trees::rfc6962(&leaves, first, count)))
+                let leaves = self.trace.node_leaves(pass as usize);
+                Ok(leaves.and_then(|leaves| trees::rfc6962(&leaves, first, count)))
             }
             Tree::Tensor { subject } => {
                 let of = self.disputed(subject)?;
@@ -307,7 +446,7 @@ impl ReceiptParty {
         Ok(inputs.map(|inputs| Answer::Operands { inputs }))
     }
 
-    /// The disputed node's output, and all that it reads; `None` if the answer has no such pass or node.
+    /// The disputed node with its output and all that it reads; `None` if the answer has no such pass or node.
     fn disputed(&mut self, subject: Subject) -> Result<Option<&Disputed>, PartyError> {
         let Subject::Pass { pass: number, node } = subject else { return Ok(None) };
         let window = number as usize;
@@ -322,12 +461,32 @@ impl ReceiptParty {
             let change = tamper(&mut self.change);
             let answerer = self.decoder.answerer();
             let engine = self.engine.as_mut();
-            let outputs = answerer.tampered_outputs(engine, &self.receipt, window, wanted, change)?;
-            let slices = outputs.get(&node).map(|bytes| piece_values(bytes, SLICE_BYTES));
-            let leaves = node_leaves(&self.trace.windows[window]);
-            self.disputed = slices.map(|slices| Disputed { number, node, pass, leaves, outputs, slices });
+            let mut outputs = answerer.tampered_outputs(engine, &self.receipt, window, wanted, change)?;
+            let leaves = self.trace.node_leaves(window).unwrap_or_default();
+            let tensors = self.operands((&pass, window), &leaves, &outputs).tensors(node);
+            let Some(output) = outputs.remove(&node) else { return Ok(None) };
+            let slices = piece_values(&output, SLICE_BYTES);
+            self.disputed = Some(Disputed { number, node, pass, leaves, output, tensors, slices });
         }
         Ok(self.disputed.as_ref())
+    }
+
+    /// The operands of the nodes of a window, some of whose outputs are there.
+    fn operands<'a>(
+        &'a self,
+        (pass, window): (&'a Pass, usize),
+        leaves: &'a [Digest],
+        outputs: &'a BTreeMap<usize, Vec<u8>>,
+    ) -> PassOperands<'a> {
+        PassOperands {
+            pass,
+            digests: &self.trace.windows[window],
+            leaves,
+            model: (&self.decoder.table, &self.decoder.weights),
+            tensors: &self.decoder.digests,
+            outputs,
+            sample: None,
+        }
     }
 
     /// Calls `of` with the operands of an element, if there is such an element: the node, the element, and the tensors that the
@@ -342,21 +501,15 @@ impl ReceiptParty {
         let (Some(disputed), Subject::Pass { pass: number, node }) = (&self.disputed, subject) else {
             return Ok(None);
         };
-        let Disputed { pass, leaves, outputs, .. } = disputed;
+        let Disputed { pass, leaves, tensors, .. } = disputed;
         if (disputed.number, disputed.node) != (number, node)
             || element >= pass.graph.tensor(pass.graph.nodes[node].output).len() as u64
         {
             return Ok(None);
         }
-        let operands = PassOperands {
-            pass,
-            nodes: &self.trace.windows[number as usize],
-            leaves,
-            model: (&self.decoder.table, &self.decoder.weights),
-            outputs,
-            sample: None,
-        };
-        let tensors = operands.tensors(node);
-        Ok(of(&operands, node, element as usize, &tensors))
+        // The tensors are there already.
+        let none = BTreeMap::new();
+        let operands = self.operands((pass, number as usize), leaves, &none);
+        Ok(of(&operands, node, element as usize, tensors))
     }
 }

@@ -54,10 +54,31 @@ impl Answerer<'_> {
         &self,
         engine: &mut dyn Engine,
         receipt: &Receipt,
-        mut tamper: Tamper,
+        tamper: Tamper,
         progress: &mut dyn FnMut(u64),
     ) -> Result<AnswerTrace, EngineError> {
         let mut trace = AnswerTrace::default();
+        self.trace_windows(engine, receipt, tamper, &mut |nodes, rows| {
+            trace.windows.push(nodes);
+            for row in rows {
+                trace.rows.push(row);
+                progress(trace.rows.len() as u64);
+            }
+        })?;
+        Ok(trace)
+    }
+
+    /// Passes the nodes of each window, and the digests of the rows that its pass gives, to `take`.
+    ///
+    /// # Errors
+    /// If the engine fails.
+    pub fn trace_windows(
+        &self,
+        engine: &mut dyn Engine,
+        receipt: &Receipt,
+        mut tamper: Tamper,
+        take: &mut dyn FnMut(Vec<TracedNode>, Vec<Digest>),
+    ) -> Result<(), EngineError> {
         let text = [&receipt.prompt[..], &receipt.answer].concat();
         let mut pass: Option<(u32, Pass)> = None;
         for (window, (first, numbers)) in
@@ -71,14 +92,13 @@ impl Answerer<'_> {
             let Some((_, pass)) = &mut pass else { break };
             let mut hashing = Hashing::new(pass.graph(), window, tamper.as_deref_mut());
             let rows = pass.rows(engine, tokens, Some(&mut hashing))?;
-            trace.windows.push(hashing.nodes);
-            for number in numbers {
+            let row = |number: usize| {
                 let place = receipt.prompt.len() + number - first - 1;
-                trace.rows.push(row_digest(&rows[place * self.known.len()..][..self.known.len()]));
-                progress(number as u64 + 1);
-            }
+                row_digest(&rows[place * self.known.len()..][..self.known.len()])
+            };
+            take(hashing.nodes, numbers.map(row).collect());
         }
-        Ok(trace)
+        Ok(())
     }
 
     /// The outputs of some nodes of a window.
@@ -122,7 +142,7 @@ impl Answerer<'_> {
     }
 
     /// The windows of an answer: the number of the first token, and the number of tokens.
-    fn windows(&self, receipt: &Receipt) -> Vec<[u32; 2]> {
+    pub fn windows(&self, receipt: &Receipt) -> Vec<[u32; 2]> {
         let windows = self.passes(receipt, 0..receipt.answer.len()).into_iter();
         let of = |(first, numbers): (usize, std::ops::Range<usize>)| {
             [first as u32, (receipt.prompt.len() + numbers.end - 1 - first) as u32]

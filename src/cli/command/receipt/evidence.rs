@@ -43,7 +43,7 @@ pub fn another_network(said: &Digest, found: &Digest) -> Failure {
 /// Why there is no verdict on a receipt without a signature.
 pub const UNSIGNED: &str = "no verdict is written: nobody signed the receipt, so that it accuses nobody";
 /// Why there is none without the trace's file.
-pub const WITHOUT_TRACE: &str = "no verdict is written: the receipt commits traces; ask the signer for the trace's file, and give it by --trace";
+pub const WITHOUT_TRACE: &str = "no verdict is written: the receipt commits traces. Ask the signer for the trace's file, and give it by --trace; a signer who withholds it can be asked in a game (`tiebreak referee new --receipt`)";
 /// Why there is none otherwise.
 pub const NOTHING_STANDS: &str =
     "no verdict is written: no evidence stands without the model; who has the model finds the same";

@@ -8,6 +8,7 @@ mod of_run;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::limits::{Limits, Watch};
 use crate::cli::args::{key, verdict_file};
+use crate::cli::view::disputed::Disputed;
 use crate::cli::view::next::{self, Next};
 use crate::cli::view::page;
 use crate::cli::view::parties::result_json;
@@ -78,7 +79,7 @@ struct Check {
     /// Verdicts on an initial state need them.
     #[arg(long, value_name = "FILE")]
     weights: Vec<PathBuf>,
-    /// Public key of the signer of a receipt, for a verdict on a receipt: a file or its text.
+    /// Public key of the signer of a receipt, for a verdict on a receipt or of a game about one: a file or its text.
     #[arg(long, value_name = "KEY")]
     signer_key: Option<String>,
     /// Tokenizer that a receipt names, as `tiebreak generate` takes one.
@@ -139,10 +140,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             if let Some((verdict, size)) = answer::read(&args.file)? {
                 return decided.applied(check_answer(printer, &args, &verdict, size));
             }
-            no_receipt(&args)?;
             decided.applied(match read_game(&args.file)? {
                 Some((verdict, size)) => check_game(printer, args, verdict, size),
-                None => check(printer, args, &watch),
+                None => no_receipt(&args).and_then(|()| check(printer, args, &watch)),
             })
         }
         Command::Report(args) => report(printer, args),
@@ -193,14 +193,18 @@ fn no_receipt(args: &Check) -> Result<(), Failure> {
 
 /// Plays a game again.
 fn check_game(printer: Printer, args: Check, verdict: GameVerdict, size: u64) -> CommandResult {
-    let given =
-        [("run", args.run.is_some()), ("data", args.data.is_some()), ("weights", !args.weights.is_empty())];
-    if let Some((option, _)) = given.into_iter().find(|(_, given)| *given) {
-        return Err(Failure::new(
-            Exit::Usage,
-            format!("--{option} is for verdicts on a run; this is a dispute game's, which needs no folder"),
-        ));
+    let given = [
+        ("run", "a run", args.run.is_some()),
+        ("data", "a run", args.data.is_some()),
+        ("weights", "a run", !args.weights.is_empty()),
+        ("tokenizer", "a token", args.tokenizer.is_some()),
+    ];
+    if let Some((option, on, _)) = given.into_iter().find(|(.., given)| *given) {
+        let why =
+            format!("--{option} is for verdicts on {on}; this is a dispute game's: leave the option out");
+        return Err(Failure::new(Exit::Usage, why));
     }
+    let signer = args.signer_key.as_deref().map(key::read_public).transpose()?;
     let trainer = args.trainer_key.as_deref().map(key::read_public).transpose()?;
     let counting = printer.counting("playing the game again", Unit::Bytes);
     let referee = verdict.check_watched(&mut counting.watch());
@@ -208,13 +212,17 @@ fn check_game(printer: Printer, args: Check, verdict: GameVerdict, size: u64) ->
     drop(counting);
     let rules = referee.rules();
     let result = referee.result().ok_or_else(|| Failure::new(Exit::Undecided, "the game has no result"))?;
-    let parties = args.known.parties(rules, trainer.as_ref())?;
+    let mut parties = args.known.parties(rules, trainer.as_ref())?;
+    if let Some(signer) = &signer {
+        parties.know_signer(signer)?;
+    }
     let mut lines = parties.lines(result);
     let computation = rules.computation();
     let of_run = computation.map(|computation| format!("of computation {computation}"));
-    let of_receipt = rules.traces().map(|traces| format!("on a receipt with traces {traces}"));
-    let about = of_run.or(of_receipt).unwrap_or_default();
+    let disputed = Disputed::of(&verdict.terms);
+    let about = of_run.unwrap_or("on a receipt".into());
     lines.push(format!("  game verdict, {}, {about}", bytes_text(size)));
+    lines.extend(disputed.iter().flat_map(Disputed::lines));
     lines.push(format!("  {}", parties.referee_line(verdict.events.len())));
     for game in result.games.iter() {
         let [a, b] = game.parties;
@@ -225,7 +233,10 @@ fn check_game(printer: Printer, args: Check, verdict: GameVerdict, size: u64) ->
         lines.push("  a forfeit is the referee's word: nobody else can know what arrived when".into());
     }
     let exit = parties.exit(result);
-    let next = page_command(&args.file, &args.trainer_key, &args.known.options());
+    // The page takes the signer as a party.
+    let signer = args.signer_key.iter().map(|key| format!("--party-key {}", shell::word(key)));
+    let known: Vec<String> = args.known.options().into_iter().chain(signer).collect();
+    let next = page_command(&args.file, &args.trainer_key, &known);
     lines.push(next.line());
     let known = parties.json();
     let mut value = json!({
@@ -236,6 +247,7 @@ fn check_game(printer: Printer, args: Check, verdict: GameVerdict, size: u64) ->
     });
     if let Some(root) = rules.traces() {
         value["traces"] = json!(root);
+        value["receipt"] = json!(disputed.map(|disputed| disputed.json()));
     }
     printer.result(lines, &value);
     Ok(exit)

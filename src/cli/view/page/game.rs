@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::verdict::{element_text, index_of, type_text};
 use super::{Page, Tone};
+use crate::cli::view::disputed::Disputed;
 use crate::cli::view::parties::Parties;
 use tiebreak_contract::arith::words::word_from_bytes;
 use tiebreak_dispute::game::message::{Answer, Answered, Field, Need, Question, Sealed, Subject, Tree};
@@ -144,7 +145,7 @@ impl Game<'_> {
     fn question_text(&self, question: &Question) -> String {
         let of = |subject: &Subject| self.rules().describe(*subject);
         match question {
-            Question::Commit => "commit to your records".into(),
+            Question::Commit => format!("commit to your {}", self.people.claimed()),
             Question::Logs { .. } => "which of the rounding logs you lack".into(),
             Question::Supply { place } => {
                 format!("the log of step {} from slice {} on", place.step, place.first)
@@ -228,7 +229,8 @@ fn outcome(game: &Game, result: &GameResult) -> (Tone, String, String) {
         }
         ([], [], Some(why)) => (Tone::Neutral, "It is not decided.".into(), why),
         ([], [], None) => {
-            (Tone::Neutral, "Nobody lost: all parties claim the same records.".into(), String::new())
+            let what = format!("Nobody lost: all parties claim the same {}.", game.people.claimed());
+            (Tone::Neutral, what, String::new())
         }
         ([], some, _) => (Tone::Bad, format!("{} forfeited, by the referee's word.", names(some)), why),
         (some, _, _) => (Tone::Bad, format!("{} is convicted, by what it signed itself.", names(some)), why),
@@ -246,7 +248,10 @@ pub fn page(verdict: &GameVerdict, parties: &Parties, file: &str) -> Result<Stri
     let result =
         result.ok_or_else(|| Malformed::invalid("game verdict", "its events do not end the game"))?;
     let (tone, what, why) = outcome(&game, result);
-    let mut page = Page::new("A dispute about a training run");
+    let mut page = Page::new(match terms.receipt {
+        Some(_) => "A dispute about a receipt of an answer",
+        None => "A dispute about a training run",
+    });
     page.outcome(tone, &what, &why);
     about(&mut page, &game, result, events);
     for played in &result.games {
@@ -288,7 +293,7 @@ fn about(page: &mut Page, game: &Game, result: &GameResult, events: &[Event]) {
             ("program", computation.program.to_string()),
             ("records", run.records().to_string()),
         ],
-        _ => rules.traces().map(|root| ("traces of the receipt", root.to_string())).into_iter().collect(),
+        _ => Disputed::of(game.terms).map(|disputed| disputed.facts()).unwrap_or_default(),
     };
     facts.extend([
         ("game", rules.game.to_string()),
