@@ -39,13 +39,13 @@ fn a_party_that_withholds_a_part_of_a_sum_loses() {
 }
 
 /// What a liar (the first number) makes of a party's answer before it plays a trick.
-type Base<'a> = &'a dyn Fn(usize, usize, &Asked, Answer) -> Answer;
+pub(crate) type Base<'a> = &'a dyn Fn(usize, usize, &Asked, Answer) -> Answer;
 
 /// Signer and challenger lie about this node in turn, and play each trick from each turn on. Gives the kinds of questions about
 /// sums that were asked.
-fn every_trick_loses(model: &Model, wrong: Wrong, base: Base) -> BTreeSet<&'static str> {
-    let lying = model.terms(model.signed(model.traces(Some(wrong))));
-    let honest = model.terms(model.signed(model.receipt.traces.unwrap()));
+pub(crate) fn every_trick_loses(model: &Model, wrong: Wrong, base: Base) -> BTreeSet<&'static str> {
+    let lying = model.terms(model.signed(Some(wrong)));
+    let honest = model.terms(model.signed(None));
     let mut kinds = BTreeSet::new();
     for (liar, terms) in [(0, &lying), (1, &honest)] {
         let wrong_of = |number: u8| (usize::from(number) == liar).then_some(wrong);
@@ -81,7 +81,7 @@ fn every_trick_loses(model: &Model, wrong: Wrong, base: Base) -> BTreeSet<&'stat
                     (vec![liar], &[1 - liar][..]),
                     "{liar} {turn} {name}"
                 );
-                assert_eq!(game.result.upheld, model.receipt.traces, "{liar} {turn} {name}");
+                assert_eq!(game.result.upheld, model.claimed(), "{liar} {turn} {name}");
             }
         }
         let silent = play(terms, &mut parties, &|party, _, answer| (party != liar).then_some(answer), None);
@@ -105,7 +105,7 @@ fn about_a_sum(question: &Question) -> Option<&'static str> {
 fn a_party_that_was_killed_answers_as_before() {
     let model = Model::small();
     let wrong = (1, model.kinds(1)[4], 5);
-    let terms = model.terms(model.signed(model.traces(Some(wrong))));
+    let terms = model.terms(model.signed(Some(wrong)));
     let again = |number: usize| model.party(&terms, number as u8, (number == 0).then_some(wrong));
     let mut parties = [0, 1].map(again);
     let answers = |party: usize, asked: &Asked, answer: Answer| {
@@ -120,7 +120,7 @@ fn a_party_that_was_killed_answers_as_before() {
 #[test]
 fn elements_that_read_a_whole_context_are_decided() {
     let model = Model::of(job_text([50, 8192, 1, 1, 16]), 2);
-    let terms = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let terms = model.terms(model.signed(None));
     let referee = Referee::new(&terms).unwrap();
     let graph = Pass::of(&model.receipt, &model.text, 0).unwrap().graph;
     let find = |wanted: &dyn Fn(usize, &Primitive) -> bool| {

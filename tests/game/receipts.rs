@@ -19,15 +19,17 @@ use tiebreak_dispute::game::verdict::{Event, GameVerdict};
 use tiebreak_dispute::verdict::ProvenInput;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_game::party::ReceiptParty;
+use tiebreak_record::commit::answer_trace::claimed_root;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
-use tiebreak_record::commit::multiproof;
 use tiebreak_record::commit::proven::Base64;
 use tiebreak_record::commit::receipt::{Receipt, model_digest};
 use tiebreak_record::commit::salted_receipt::{AnyReceipt, salted_texts};
 use tiebreak_record::commit::tensor::{SLICE_BYTES, digest_from_root, piece_count, piece_value};
+use tiebreak_record::commit::{merkle, multiproof};
 use tiebreak_record::job::Job;
 use tiebreak_run::inference::replay::Answerer;
+use tiebreak_run::inference::traced::row_leaves;
 
 use crate::play::key;
 
@@ -93,7 +95,7 @@ impl Model {
         let mut made = Model { text, model, table, weights, receipt };
         let [digest, parameters] = made.answerer().identity().unwrap();
         made.receipt = Receipt { model: digest, parameters, ..made.receipt.clone() };
-        made.receipt.traces = Some(made.traces(None));
+        made.receipt = made.receipt_of(None);
         made
     }
 
@@ -108,18 +110,30 @@ impl Model {
         Answerer { model, parameters: (&self.table, &self.weights), known, ends: &[] }
     }
 
-    /// The root over the traces of a signer with this wrong bit.
-    pub(crate) fn traces(&self, wrong: Option<Wrong>) -> Digest {
+    /// The receipt of a signer with this wrong bit: its `traces` and its `root`.
+    pub(crate) fn receipt_of(&self, wrong: Option<Wrong>) -> Receipt {
         let (answerer, mut cpu) = (self.answerer(), Cpu::new(1).unwrap());
         let mut change = wrong.map(change);
         let tamper = change.as_mut().map(|change| change as _);
         let trace = answerer.trace(&mut cpu, &self.receipt, tamper, &mut |_| {}).unwrap();
-        answerer.traces_root(&self.receipt, &trace)
+        let traces = Some(answerer.traces_root(&self.receipt, &trace));
+        let root = merkle::root(&row_leaves(&self.receipt, &trace.rows));
+        Receipt { traces, root, ..self.receipt.clone() }
     }
 
-    /// The text of the receipt, signed by party 0.
-    pub(crate) fn signed(&self, traces: Digest) -> String {
-        Receipt { traces: Some(traces), ..self.receipt.clone() }.to_text(Some(&key(0)))
+    /// The text of the receipt of a signer with this wrong bit, signed by party 0.
+    pub(crate) fn signed(&self, wrong: Option<Wrong>) -> String {
+        self.receipt_of(wrong).to_text(Some(&key(0)))
+    }
+
+    /// The text of the receipt with other roots, signed by party 0.
+    pub(crate) fn signed_with(&self, traces: Digest, root: Digest) -> String {
+        Receipt { traces: Some(traces), root, ..self.receipt.clone() }.to_text(Some(&key(0)))
+    }
+
+    /// What an honest party claims.
+    pub(crate) fn claimed(&self) -> Option<Digest> {
+        self.receipt.traces.map(|traces| claimed_root(&traces, &self.receipt.root))
     }
 
     pub(crate) fn terms(&self, text: String) -> Terms {
@@ -249,30 +263,30 @@ pub(crate) fn lost(game: &Game, party: usize, reason: Reason) {
 #[test]
 fn parties_with_one_trace_do_not_play() {
     let model = Model::small();
-    let terms = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let terms = model.terms(model.signed(None));
     let mut parties = [0, 1].map(|number| model.party(&terms, number, None));
     let game = play(&terms, &mut parties, &honestly, None);
     assert!(game.result.games.is_empty());
-    assert_eq!((&game.result.remaining[..], game.result.upheld), (&[0, 1][..], model.receipt.traces));
+    assert_eq!((&game.result.remaining[..], game.result.upheld), (&[0, 1][..], model.claimed()));
 }
 
 /// An operator of each kind is wrong once, of the signer and of a challenger; everything behind it follows from it.
 #[test]
 fn a_wrong_operator_of_a_pass_convicts() {
     let model = Model::small();
-    let honest = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let honest = model.terms(model.signed(None));
     for (number, node) in model.kinds(1).into_iter().enumerate() {
         let wrong = (1, node, number * 37);
-        let terms = model.terms(model.signed(model.traces(Some(wrong))));
+        let terms = model.terms(model.signed(Some(wrong)));
         let mut parties = [model.party(&terms, 0, Some(wrong)), model.party(&terms, 1, None)];
         let game = play(&terms, &mut parties, &honestly, None);
         lost(&game, 0, Reason::WrongValue);
         assert!(game.bytes <= Referee::new(&terms).unwrap().bound().bytes, "node {node}");
-        assert_eq!(game.result.upheld, model.receipt.traces, "node {node}");
+        assert_eq!(game.result.upheld, model.claimed(), "node {node}");
         let mut parties = [model.party(&honest, 0, None), model.party(&honest, 1, Some(wrong))];
         let game = play(&honest, &mut parties, &honestly, None);
         lost(&game, 1, Reason::WrongValue);
-        assert_eq!(game.result.upheld, model.receipt.traces, "node {node}");
+        assert_eq!(game.result.upheld, model.claimed(), "node {node}");
     }
 }
 
@@ -280,7 +294,7 @@ fn a_wrong_operator_of_a_pass_convicts() {
 #[test]
 fn a_pass_of_the_logged_profile_has_no_log() {
     let model = Model::of(job_text([200, 8, 1, 2, 48]) + "[rounding]\n", 3);
-    let terms = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let terms = model.terms(model.signed(None));
     for node in model.kinds(0) {
         let mut parties = [model.party(&terms, 0, None), model.party(&terms, 1, Some((0, node, 2)))];
         lost(&play(&terms, &mut parties, &honestly, None), 1, Reason::WrongValue);
@@ -293,11 +307,11 @@ fn a_wrong_operator_of_a_network_convicts() {
     let model = Model::of(include_str!("../../assets/networks/decoder.json").into(), 9);
     for node in model.kinds(1) {
         let wrong = (1, node, 3);
-        let terms = model.terms(model.signed(model.traces(Some(wrong))));
+        let terms = model.terms(model.signed(Some(wrong)));
         let mut parties = [model.party(&terms, 0, Some(wrong)), model.party(&terms, 1, None)];
         lost(&play(&terms, &mut parties, &honestly, None), 0, Reason::WrongValue);
     }
-    let terms = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let terms = model.terms(model.signed(None));
     let node = *model.kinds(1).last().unwrap();
     let mut parties = [model.party(&terms, 0, None), model.party(&terms, 1, Some((1, node, 3)))];
     lost(&play(&terms, &mut parties, &honestly, None), 1, Reason::WrongValue);
@@ -309,7 +323,7 @@ fn forged_operands_are_not_supplied() {
     let model = Model::small();
     for node in model.kinds(1) {
         let wrong = (1, node, 5);
-        let terms = model.terms(model.signed(model.traces(Some(wrong))));
+        let terms = model.terms(model.signed(Some(wrong)));
         let mut parties = [model.party(&terms, 0, Some(wrong)), model.party(&terms, 1, None)];
         let graph = Pass::of(&model.receipt, &model.text, 1).unwrap().graph;
         let forges = |party: usize, _: &Asked, answer: Answer| match answer {
@@ -332,14 +346,15 @@ fn a_game_about_a_large_receipt_is_small() {
     model.receipt.answer = vec![7; 3000];
     model.receipt.length = 3000;
     model.text = text;
-    let bound = Referee::new(&model.terms(model.signed(Digest([1; 32])))).unwrap().bound();
+    let bound =
+        Referee::new(&model.terms(model.signed_with(Digest([1; 32]), Digest([2; 32])))).unwrap().bound();
     println!("{bound:?}");
     let said = format!("is {} answers and {} kB.\n", bound.messages, bound.bytes / 1000);
     assert!(include_str!("../../docs/DISPUTE.md").ends_with(&said), "{said}");
 }
 
 /// Changes an input's bytes, with the digest that they give.
-fn forge(graph: &Graph, input: &mut ProvenInput) {
+pub(crate) fn forge(graph: &Graph, input: &mut ProvenInput) {
     input.bytes.0.iter_mut().for_each(|byte| *byte ^= 4);
     let ty = graph.tensor(TensorId(input.tensor));
     let count = piece_count(ty.bytes(), SLICE_BYTES);
@@ -354,7 +369,7 @@ fn forge(graph: &Graph, input: &mut ProvenInput) {
 #[test]
 fn a_signer_stands_by_the_root_that_it_signed() {
     let model = Model::small();
-    let terms = model.terms(model.signed(Digest([8; 32])));
+    let terms = model.terms(model.signed_with(Digest([8; 32]), model.receipt.root));
     let (weights, engine) = (model.weights.clone(), || Box::new(Cpu::new(1).unwrap()));
     let refused =
         ReceiptParty::open(terms.clone(), weights.clone(), key(0), engine()).err().unwrap().to_string();
@@ -363,7 +378,7 @@ fn a_signer_stands_by_the_root_that_it_signed() {
     let mut parties = [model.party(&terms, 0, Some(own)), model.party(&terms, 1, None)];
     lost(&play(&terms, &mut parties, &honestly, None), 0, Reason::Contradiction);
     // It opens the root that it signed, and has no values that give it.
-    let (salt, root) = (Digest([4; 32]), Digest([8; 32]));
+    let (salt, root) = (Digest([4; 32]), claimed_root(&Digest([8; 32]), &model.receipt.root));
     let signed = |party: usize, asked: &Asked, answer: Answer| match (party, &asked.question) {
         (0, Question::Commit) => {
             let commitment = tiebreak_dispute::game::message::commitment(&key(0).public(), &salt, &root);
@@ -379,7 +394,7 @@ fn a_signer_stands_by_the_root_that_it_signed() {
 #[test]
 fn terms_about_a_receipt_are_checked() {
     let model = Model::small();
-    let honest = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let honest = model.terms(model.signed(None));
     Rules::new(&honest).unwrap();
     assert_eq!(Terms::from_bytes(&honest.to_bytes()).as_ref(), Ok(&honest));
     let with = |receipt: Receipt, key: Option<&PrivateKey>| model.terms(receipt.to_text(key));
@@ -426,7 +441,7 @@ fn terms_about_a_receipt_are_checked() {
 fn a_faulty_referee_of_a_receipt_is_noticed() {
     let model = Model::small();
     let wrong = (1, model.kinds(1)[4], 5);
-    let terms = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let terms = model.terms(model.signed(None));
     let mut parties = [model.party(&terms, 0, None), model.party(&terms, 1, Some(wrong))];
     let game = play(&terms, &mut parties, &honestly, Some(Fault::Blame));
     assert!(game.result.losses().any(|loss| loss.party == 0), "{:?}", game.result);
