@@ -302,9 +302,14 @@ impl Pass {
     /// Checks that the receipt commits to the pass's root.
     pub(super) fn committed(&self, window: &TracedWindow) -> Result<(), Malformed> {
         let traces = self.traces.ok_or_else(|| wrong("its receipt commits no traces"))?;
+        self.under(&traces, window)
+    }
+
+    /// Checks that this root over passes commits to the pass's root.
+    pub(crate) fn under(&self, traces: &Digest, window: &TracedWindow) -> Result<(), Malformed> {
         let leaf = self.leaf(&window.root);
         let (number, count) = (window.number as u64, self.passes as u64);
-        if merkle::root_from_proof(leaf, number, count, &window.proof)? != traces {
+        if merkle::root_from_proof(leaf, number, count, &window.proof)? != *traces {
             return Err(wrong(format!("{} is not what the receipt commits", self.what)));
         }
         Ok(())
