@@ -3,6 +3,7 @@
 //! The signer and its challengers answer alike: each commits to the trace that its own model gives.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufReader, BufWriter, Read, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -269,8 +270,8 @@ impl ReceiptParty {
         if self.terms.parties.first() == Some(&self.key.public().to_text()) && self.change.is_none() {
             self.signed(&merkle::root(&leaves), &merkle::root(&rows))?;
         }
-        if let Some((path, disk)) = self.kept.as_ref().filter(|_| is_new) {
-            disk.replace(path, &self.kept_bytes(&trace))?;
+        if let Some(file) = self.kept.as_ref().filter(|_| is_new) {
+            self.keep(&trace, file)?;
         }
         (self.trace, self.leaves, self.rows) = (trace, leaves, rows);
         Ok(())
@@ -299,7 +300,8 @@ impl ReceiptParty {
         let mut take = |nodes: Vec<TracedNode>, rows: Vec<Digest>| {
             longest = longest.max(before.elapsed());
             before = Instant::now();
-            trace.windows.push(nodes.into_iter().map(|node| node.digest).collect());
+            // By reference: a collected `into_iter` may keep the memory of the nodes.
+            trace.windows.push(nodes.iter().map(|node| node.digest).collect());
             trace.rows.extend(rows);
         };
         let (answerer, change) = (self.decoder.answerer(), tamper(&mut self.change));
@@ -308,35 +310,44 @@ impl ReceiptParty {
         Ok(trace)
     }
 
-    /// The bytes of a file that keeps a trace: rows and windows, and behind them a checksum that is of this party and game.
-    fn kept_bytes(&self, trace: &Digests) -> Vec<u8> {
-        let digests = trace.rows.iter().chain(trace.windows.iter().flatten());
-        let mut bytes: Vec<u8> = digests.flat_map(|digest| digest.0).collect();
-        bytes.extend(self.checksum(&bytes).as_bytes());
-        bytes
+    /// The hash of this party and game, to which the digests of a kept trace are added.
+    fn hasher(&self) -> blake3::Hasher {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.game.0).update(self.key.public().to_text().as_bytes());
+        hasher
     }
 
-    fn checksum(&self, digests: &[u8]) -> blake3::Hash {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.game.0).update(self.key.public().to_text().as_bytes()).update(digests);
-        hasher.finalize()
+    /// Writes the file that keeps a trace: the digests, and behind them their hash.
+    fn keep(&self, trace: &Digests, (path, disk): &(PathBuf, Disk)) -> Result<(), PartyError> {
+        let written = disk.replace_by(path, |file| {
+            let (mut out, mut hasher) = (BufWriter::new(file), self.hasher());
+            for digest in trace.rows.iter().chain(trace.windows.iter().flatten()) {
+                hasher.update(&digest.0);
+                out.write_all(&digest.0)?;
+            }
+            out.write_all(hasher.finalize().as_bytes())?;
+            out.flush()
+        });
+        Ok(written?)
     }
 
     /// The trace that a file keeps; `None` if it is not there whole, or is of another game or party.
     fn read_kept(&self, path: &Path) -> Option<Digests> {
+        let (mut read, mut hasher) = (BufReader::new(disk::open(path).ok()?), self.hasher());
+        let mut digests = |count: usize| {
+            let mut list = vec![Digest([0; 32]); count];
+            for digest in &mut list {
+                read.read_exact(&mut digest.0).ok()?;
+                hasher.update(&digest.0);
+            }
+            Some(list)
+        };
+        let rows = digests(self.receipt.answer.len())?;
         let graphs = self.decoder.answerer().window_graphs(&self.receipt);
-        let nodes = graphs.iter().map(|graph| graph.nodes.len());
-        let rows = self.receipt.answer.len();
-        let count = rows + nodes.clone().sum::<usize>();
-        let bytes = disk::read(path, 32 * (count as u64 + 1)).ok()?;
-        let (digests, sum) = bytes.split_at_checked(32 * count)?;
-        if self.checksum(digests).as_bytes()[..] != *sum {
-            return None;
-        }
-        let mut digests = digests.as_chunks().0.iter().map(|bytes| Digest(*bytes));
-        let rows = digests.by_ref().take(rows).collect();
-        let windows = nodes.map(|nodes| digests.by_ref().take(nodes).collect()).collect();
-        Some(Digests { windows, rows })
+        let windows = graphs.iter().map(|graph| digests(graph.nodes.len())).collect::<Option<_>>()?;
+        let mut sum = Vec::new();
+        read.take(33).read_to_end(&mut sum).ok()?;
+        (sum == hasher.finalize().as_bytes()).then_some(Digests { windows, rows })
     }
 
     /// The bytes that a party of a game with these terms needs at once, the parameters included: the tensors that live while it
