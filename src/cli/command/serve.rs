@@ -63,7 +63,7 @@ pub struct Args {
     /// Journal of your answers; by default TERMS.party-N.answers.
     ///
     /// N is your place in the terms. Answers are on disk before they are sent, so the same question gets the same answer.
-    /// In a game about a receipt JOURNAL.trace keeps the digests of the passes.
+    /// In a game about a receipt JOURNAL.passes keeps the digests of the passes.
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
     /// Folder of the data files that the run does not hold; beside RUN also its address.
@@ -205,7 +205,7 @@ fn of_receipt(
     let subject = Subject::of(&named, &args.limits)?;
     let needed = ReceiptParty::memory(&terms)?.saturating_add(subject.bytes().saturating_mul(2));
     args.limits.check("the passes of the answer", needed)?;
-    let trace = beside(&std::path::absolute(journal).map_err(RunError::io(journal))?, ".trace");
+    let trace = beside(&std::path::absolute(journal).map_err(RunError::io(journal))?, ".passes");
     let (engine, trace) = (open_exact(&args.engine)?, (trace, Disk::default()));
     Ok(Box::new(ReceiptParty::open_keeping(terms, subject.model, key, engine, trace)?))
 }

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
 use tiebreak_dispute::game::terms::Terms;
+use tiebreak_record::commit::answer_trace::claimed_root;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::receipt::Receipt;
 use tiebreak_record::commit::salted_receipt::{self, AnyReceipt};
@@ -35,7 +36,14 @@ impl Disputed {
             ("model", self.receipt.model.to_string()),
             ("parameters", self.receipt.parameters.to_string()),
             ("traces of the receipt", self.traces.to_string()),
-            ("compared", format!("each operator's output in the passes over the answer of {tokens} tokens")),
+            ("root of the receipt", self.receipt.root.to_string()),
+            ("root over both", self.claimed().to_string()),
+            (
+                "compared",
+                format!(
+                    "each operator's output in the passes over the answer of {tokens} tokens, and each row of logits"
+                ),
+            ),
         ]
     }
 
@@ -44,9 +52,16 @@ impl Disputed {
         self.facts().into_iter().map(|(name, value)| format!("  {name}: {value}"))
     }
 
+    /// The root that a party with the receipt's traces and root commits to.
+    fn claimed(&self) -> Digest {
+        claimed_root(&self.traces, &self.receipt.root)
+    }
+
     /// The receipt for programs.
     pub fn json(&self) -> Value {
-        let Receipt { model, parameters, .. } = &self.receipt;
-        json!({ "sha256": self.sha256, "model": model, "parameters": parameters })
+        let Receipt { model, parameters, root, .. } = &self.receipt;
+        json!({
+            "sha256": self.sha256, "model": model, "parameters": parameters, "traces": self.traces, "root": root, "claimed": self.claimed()
+        })
     }
 }

@@ -79,7 +79,7 @@ impl Parties {
 
     /// What parties claim, and compare, in the plural.
     pub fn claimed(&self) -> &'static str {
-        if self.of_receipt { "traces of the answer" } else { "records" }
+        if self.of_receipt { "passes and rows of the answer" } else { "records" }
     }
 
     /// Knows the referee by its key.

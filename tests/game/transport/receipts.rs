@@ -109,7 +109,7 @@ fn a_game_about_a_receipt_convicts_whoever_lies() {
     assert_eq!(folder.run("verdict report v.json --output v.html").0, 0);
     let page = fs::read_to_string(folder.path("v.html")).unwrap();
     assert!(page.contains("A dispute about a receipt of an answer") && page.contains(&sum));
-    assert!(page.contains("commit to your traces of the answer") && !page.contains("training run"));
+    assert!(page.contains("commit to your passes and rows of the answer") && !page.contains("training run"));
     assert!(!page.contains("records"), "{page}");
     desk.close();
     [works, looks].into_iter().for_each(|thread| thread.join().unwrap());
@@ -142,7 +142,7 @@ fn a_silent_signer_forfeits() {
     assert_eq!(result["result"]["absent"][0]["reason"], "timeout");
     terminated(bob);
     // The trace is kept beside the journal, for a party that is started again.
-    assert!(fs::metadata(folder.path("terms.json.party-1.answers.trace")).unwrap().len() > 0);
+    assert!(fs::metadata(folder.path("terms.json.party-1.answers.passes")).unwrap().len() > 0);
     let (bob, _) = folder.serve(serve);
     terminated(bob);
 }
@@ -166,5 +166,5 @@ fn the_journal_is_served_before_the_trace_is_there() {
     let (code, said, stderr) = folder.run(serve);
     assert!(said.contains("  answers at http://127.0.0.1:"), "{said}{stderr}");
     assert!(code == 2 && stderr.contains("is not the one that the receipt commits"), "{code} {stderr}");
-    assert!(fs::metadata(folder.path("terms.json.party-0.answers.trace")).is_err());
+    assert!(fs::metadata(folder.path("terms.json.party-0.answers.passes")).is_err());
 }

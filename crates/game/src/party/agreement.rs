@@ -45,21 +45,27 @@ pub(super) fn names(terms: &Terms, own: &PublicKey) -> Result<(), PartyError> {
     }
 }
 
-/// Checks that the terms leave a party of a game about a receipt the time for its replays: four of its passes, and all passes of the
-/// answer, which a commitment takes.
+/// Checks that the terms leave a party of a game about a receipt the time for its replays: four of its passes, and twice all passes
+/// of the answer, which a commitment takes. A party that is started again computes a pass on the clock of moves.
 ///
 /// # Errors
 /// If they do not.
 pub(super) fn leaves_time(terms: &Terms, pass: Duration, all: Duration) -> Result<(), PartyError> {
-    let need = all.max(pass.saturating_mul(4));
-    if Duration::from_millis(terms.clocks.replay) >= need {
-        return Ok(());
-    }
+    let clocks = [
+        (
+            "replay",
+            terms.clocks.replay,
+            pass.saturating_mul(4).max(all.saturating_mul(2)),
+            "four passes, or all twice",
+        ),
+        ("moves", terms.clocks.moves, pass.saturating_mul(2), "two passes"),
+    ];
+    let short = clocks.into_iter().find(|(_, given, need, _)| Duration::from_millis(*given) < *need);
+    let Some((clock, given, need, what)) = short else { return Ok(()) };
     let [pass, all, need] = [pass, all, need].map(|time| time.as_micros().div_ceil(1000));
     Err(PartyError::Refused(format!(
-        "clocks.replay of the terms is {} ms. This machine takes {pass} ms for a pass of the answer and {all} ms for all, and needs at least \
-         {need} ms (four passes, or all): ask for other terms",
-        terms.clocks.replay
+        "clocks.{clock} of the terms is {given} ms. This machine takes {pass} ms for a pass of the answer and {all} ms for all, and needs at \
+         least {need} ms ({what}): ask for other terms"
     )))
 }
 
@@ -122,4 +128,36 @@ pub(super) fn check(terms: &Terms, run: &Run) -> Result<(), PartyError> {
         )));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tiebreak_dispute::game::terms::{Clocks, DisputedReceipt, Terms};
+    use tiebreak_record::commit::digest::Digest;
+    use tiebreak_record::commit::keys::PrivateKey;
+
+    use super::leaves_time;
+
+    #[test]
+    fn clocks_last_for_passes() {
+        let key = PrivateKey::generate("referee.example", [1; 32]).unwrap().public();
+        let times = |replay, moves, [pass, all]: [u64; 2]| {
+            let receipt = DisputedReceipt { text: String::new(), opening: None };
+            let clocks = Clocks { moves, increment: 1000, replay };
+            let terms = Terms::about_receipt(receipt, String::new(), &[], &key, clocks, Digest([0; 32]));
+            leaves_time(&terms, Duration::from_millis(pass), Duration::from_millis(all))
+        };
+        for (replay, moves, passes) in [(40, 20, [10, 15]), (100, 20, [10, 50])] {
+            assert!(times(replay, moves, passes).is_ok());
+            let late = times(replay - 1, moves, passes).unwrap_err().to_string();
+            assert!(
+                late.starts_with("clocks.replay of the terms is ") && late.contains("at least"),
+                "{late}"
+            );
+            let late = times(replay, moves - 1, passes).unwrap_err().to_string();
+            assert!(late.starts_with("clocks.moves of the terms is 19 ms"), "{late}");
+        }
+    }
 }

@@ -302,6 +302,12 @@ fn salt(key: &PrivateKey, game: &Digest) -> Digest {
     hash("tiebreak 2 game salt", &signed)
 }
 
+/// 32 bytes that only the key's owner ever knows: the key of the hash over what a party keeps.
+fn own(key: &PrivateKey, game: &Digest) -> Digest {
+    let signed = key.sign(format!("tiebreak 2 game file\n{game}\n").as_bytes());
+    hash("tiebreak 2 game file", &signed)
+}
+
 /// The signed answer to a question; without one the party declines.
 fn sealed(asked: &Asked, answer: Option<Answer>, key: &PrivateKey) -> Vec<u8> {
     let answer = answer.unwrap_or(Answer::Decline);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::error::PartyError;
-use super::{QUESTION_MAX, agreement, salt, sealed, slice_of, trees};
+use super::{QUESTION_MAX, agreement, own, salt, sealed, slice_of, trees};
 use tiebreak_audit::answers::{PassOperands, proven, read_by};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::graph::TensorId;
@@ -247,7 +247,7 @@ impl ReceiptParty {
     /// Computes the trace, or reads the one that was kept. Without it no question is answered.
     ///
     /// # Errors
-    /// If the terms leave less time for replays than this machine needs, if the engine or the disk fails, or if the party signed the
+    /// If the terms leave less time for replays than this machine needs, if the engine fails, or if the party signed the
     /// receipt and its model gives another trace.
     pub fn prepare(&mut self) -> Result<(), PartyError> {
         if !self.leaves.is_empty() {
@@ -270,10 +270,11 @@ impl ReceiptParty {
         if self.terms.parties.first() == Some(&self.key.public().to_text()) && self.change.is_none() {
             self.signed(&merkle::root(&leaves), &merkle::root(&rows))?;
         }
-        if let Some(file) = self.kept.as_ref().filter(|_| is_new) {
-            self.keep(&trace, file)?;
-        }
         (self.trace, self.leaves, self.rows) = (trace, leaves, rows);
+        if let Some(file) = self.kept.as_ref().filter(|_| is_new) {
+            // A party that cannot keep its trace plays on, and computes it again if it is started again.
+            let _ = self.keep(&self.trace, file);
+        }
         Ok(())
     }
 
@@ -310,11 +311,9 @@ impl ReceiptParty {
         Ok(trace)
     }
 
-    /// The hash of this party and game, to which the digests of a kept trace are added.
+    /// The hash to which the digests of a kept trace are added. Nobody but this party makes it, so no other file is believed.
     fn hasher(&self) -> blake3::Hasher {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(&self.game.0).update(self.key.public().to_text().as_bytes());
-        hasher
+        blake3::Hasher::new_keyed(&own(&self.key, &self.game).0)
     }
 
     /// Writes the file that keeps a trace: the digests, and behind them their hash.
@@ -368,7 +367,7 @@ impl ReceiptParty {
             reads.fold(bytes(node.output), u64::saturating_add)
         });
         let digests =
-            passes.saturating_mul(graph.nodes.len() as u64 * 32 + 24) + 32 * receipt.answer.len() as u64;
+            passes.saturating_mul(graph.nodes.len() as u64 * 32 + 24) + 64 * receipt.answer.len() as u64;
         let held = disputed.max().unwrap_or(0).saturating_mul(2).saturating_add(tiles);
         Ok(peak_bytes(&graph).saturating_add(digests).saturating_add(held))
     }

@@ -44,6 +44,8 @@ pub fn another_network(said: &Digest, found: &Digest) -> Failure {
 pub const UNSIGNED: &str = "no verdict is written: nobody signed the receipt, so that it accuses nobody";
 /// Why there is none without the trace's file.
 pub const WITHOUT_TRACE: &str = "no verdict is written: the receipt commits traces. Ask the signer for the trace's file, and give it by --trace; a signer who withholds it can be asked in a game (`tiebreak referee new --receipt`)";
+/// The same of a receipt of predictions, about which no game is played.
+pub const WITHOUT_TRACE_OF_PREDICTIONS: &str = "no verdict is written: the receipt commits traces. Ask the signer for the trace's file, and give it by --trace";
 /// Why there is none otherwise.
 pub const NOTHING_STANDS: &str =
     "no verdict is written: no evidence stands without the model; who has the model finds the same";

@@ -4,7 +4,8 @@ use serde_json::json;
 
 use super::args::Check;
 use super::evidence::{
-    NOTHING_STANDS, Saved, UNSIGNED, WITHOUT_TRACE, another_network, holds, save, trace_file, usable,
+    NOTHING_STANDS, Saved, UNSIGNED, WITHOUT_TRACE_OF_PREDICTIONS, another_network, holds, save, trace_file,
+    usable,
 };
 use crate::cli::args::engine::{EngineKind, open_exact};
 use crate::cli::args::limits::Watch;
@@ -167,7 +168,7 @@ impl Replay<'_> {
             (None, _) => {
                 "no verdict is written: the receipt commits other logits than the model gives, and no traces; who has the model finds the same"
             }
-            (Some(_), None) => WITHOUT_TRACE,
+            (Some(_), None) => WITHOUT_TRACE_OF_PREDICTIONS,
             (Some(_), Some(_)) => NOTHING_STANDS,
         }))
     }
