@@ -161,9 +161,9 @@ pub fn flipped(answer: Answer, at: u64) -> Answer {
             }
             Answer::Operands { inputs }
         }
-        Answer::Logits { window, mut logits } => {
+        Answer::Logits { pass, root, proof, mut logits } => {
             flip(&mut logits.bytes, at);
-            Answer::Logits { window, logits }
+            Answer::Logits { pass, root, proof, logits }
         }
         Answer::Samples { files, mut slices } => {
             let n = slices.len().max(1);
@@ -203,9 +203,9 @@ pub fn unproven(answer: Answer, at: u64) -> Answer {
             }
             Answer::Operands { inputs }
         }
-        Answer::Logits { window, mut logits } => {
+        Answer::Logits { pass, root, proof, mut logits } => {
             logits.commitment.digest.0[0] ^= 1;
-            Answer::Logits { window, logits }
+            Answer::Logits { pass, root, proof, logits }
         }
         Answer::Binding { outputs, mut siblings, kept } => {
             match siblings.0.first_mut() {

@@ -155,6 +155,12 @@ impl Model {
         }
     }
 
+    /// The reason why an honest signer does not play.
+    pub(crate) fn refused(&self, terms: &Terms) -> String {
+        let (weights, engine) = (self.weights.clone(), Box::new(Cpu::new(1).unwrap()));
+        ReceiptParty::open(terms.clone(), weights, key(0), engine).err().unwrap().to_string()
+    }
+
     /// The nodes of a window, one of each kind.
     pub(crate) fn kinds(&self, window: usize) -> Vec<usize> {
         let graph = Pass::of(&self.receipt, &self.text, window).unwrap().graph;
@@ -370,10 +376,8 @@ pub(crate) fn forge(graph: &Graph, input: &mut ProvenInput) {
 fn a_signer_stands_by_the_root_that_it_signed() {
     let model = Model::small();
     let terms = model.terms(model.signed_with(Digest([8; 32]), model.receipt.root));
-    let (weights, engine) = (model.weights.clone(), || Box::new(Cpu::new(1).unwrap()));
-    let refused =
-        ReceiptParty::open(terms.clone(), weights.clone(), key(0), engine()).err().unwrap().to_string();
-    assert!(refused.contains("is not the one that the receipt commits"), "{refused}");
+    let refused = model.refused(&terms);
+    assert!(refused.contains("trace of the answer is not the one that the receipt commits"), "{refused}");
     let own = (1, model.kinds(1)[4], 5);
     let mut parties = [model.party(&terms, 0, Some(own)), model.party(&terms, 1, None)];
     lost(&play(&terms, &mut parties, &honestly, None), 0, Reason::Contradiction);

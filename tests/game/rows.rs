@@ -54,6 +54,8 @@ fn a_signer_who_commits_honest_passes_and_no_rows_loses() {
     let text = model.signed_with(traces, root);
     assert_eq!(verdict(&model, &text), None);
     let terms = model.terms(text);
+    let refused = model.refused(&terms);
+    assert!(refused.contains("rows is not the one that the receipt commits"), "{refused}");
     let mut parties = [model.party(&terms, 0, Some(NOWHERE)), model.party(&terms, 1, None)];
     // It opens the root over its own rows, which it did not sign.
     lost(&play(&terms, &mut parties, &honestly, None), 0, Reason::Contradiction);
@@ -120,8 +122,8 @@ fn forged_logits_are_not_supplied() {
     let mut parties = [model.party(&terms, 0, Some(wrong)), model.party(&terms, 1, None)];
     let pass = Pass::of(&model.receipt, &model.text, wrong.0).unwrap();
     let forgeries: [&dyn Fn(&mut Answer); 7] = [
-        &|answer| edit(answer, |window, _| *window = 0),
-        &|answer| edit(answer, |window, _| *window = usize::MAX),
+        &|answer| edit(answer, |pass, _| *pass = 0),
+        &|answer| edit(answer, |pass, _| *pass = u32::MAX),
         &|answer| edit(answer, |_, slices| slices[0] ^= 1),
         &|answer| edit(answer, |_, slices| slices.clear()),
         &|answer| {
@@ -130,19 +132,19 @@ fn forged_logits_are_not_supplied() {
             }
         },
         &|answer| {
-            if let Answer::Logits { window, .. } = answer {
-                window.root.0[0] ^= 1;
+            if let Answer::Logits { root, .. } = answer {
+                root.0[0] ^= 1;
             }
         },
         // Other logits, with a digest and a window's root of their own.
         &|answer| {
-            if let Answer::Logits { window, logits } = answer {
+            if let Answer::Logits { root, logits, .. } = answer {
                 forge(&pass.graph, logits);
                 let made = pass.origin(TensorId(logits.tensor));
                 let Some(&Origin::Node(node)) = made else { panic!("{made:?}") };
                 let (leaf, count) = (node_leaf(node, &logits.commitment.digest), pass.graph.nodes.len());
                 let proof = &logits.commitment.proof;
-                window.root = merkle::root_from_proof(leaf, node as u64, count as u64, proof).unwrap();
+                *root = merkle::root_from_proof(leaf, node as u64, count as u64, proof).unwrap();
             }
         },
     ];
@@ -170,13 +172,13 @@ fn logits_of_a_later_window_are_not_supplied() {
     let mut parties = [model.party(&terms, 0, Some(wrong)), model.party(&terms, 1, None)];
     let later = RefCell::new(model.party(&terms, 1, None));
     let forges = |party: usize, asked: &Asked, answer: Answer| match answer {
-        Answer::Logits { window: right, .. } if party == 0 => {
+        Answer::Logits { pass: right, .. } if party == 0 => {
             let subject = Subject::Row { number: next };
             let question = Question::Evidence { subject, element: 0, need: Need::All };
             let question = Sealed::new(Asked { question, ..asked.clone() }, &key(9)).to_bytes();
             let answer = opened(1, &later.borrow_mut().reply(&question).unwrap());
-            let Answer::Logits { window, logits } = &answer else { panic!("{answer:?}") };
-            assert_eq!((right.number, window.number, &logits.slices[..]), (1, 2, &[2][..]));
+            let Answer::Logits { pass, logits, .. } = &answer else { panic!("{answer:?}") };
+            assert_eq!((right, *pass, &logits.slices[..]), (1, 2, &[2][..]));
             Some(answer)
         }
         answer => Some(answer),
@@ -184,9 +186,9 @@ fn logits_of_a_later_window_are_not_supplied() {
     lost(&play(&terms, &mut parties, &forges, None), 0, Reason::WrongValue);
 }
 
-fn edit(answer: &mut Answer, of: impl Fn(&mut usize, &mut Vec<usize>)) {
-    if let Answer::Logits { window, logits } = answer {
-        of(&mut window.number, &mut logits.slices);
+fn edit(answer: &mut Answer, of: impl Fn(&mut u32, &mut Vec<usize>)) {
+    if let Answer::Logits { pass, logits, .. } = answer {
+        of(pass, &mut logits.slices);
     }
 }
 

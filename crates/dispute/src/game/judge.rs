@@ -6,6 +6,7 @@ use super::element::{self, Frame, LoggedTotal, Part};
 use super::message::{Answer, Field, LogBlock, Need, Subject, Tree};
 use super::rules::Rules;
 use super::stage::{DisputedElement, Folded, Side};
+use crate::answer::TracedWindow;
 use crate::evidence::binding::{self, state_nodes};
 use crate::evidence::cone::{Judged, Unlogged, judged_from_slices, operands, unlogged_from_slices};
 use crate::evidence::context::Context;
@@ -160,11 +161,12 @@ fn of_pass(
 
 /// [`evidence`] about an element of a row of a receipt: the logits of its window have it.
 fn of_row(rules: &Rules, side: &Side, place: (u32, usize), answer: Answer) -> Result<Evidence, Malformed> {
-    let Answer::Logits { window, logits } = answer else {
+    let Answer::Logits { pass, root, proof, logits } = answer else {
         return Err(wrong("it answers another question"));
     };
     let receipt = rules.receipt().ok_or_else(|| wrong("the game is about no receipt"))?;
     let traces = side.passes.ok_or_else(|| wrong("the side opened no root over passes"))?;
+    let window = TracedWindow { number: pass as usize, root, proof };
     receipt.logit(&traces, place, &window, logits).map(Evidence::Word)
 }
 

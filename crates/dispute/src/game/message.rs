@@ -7,7 +7,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use super::statement::Statement;
-use crate::answer::TracedWindow;
 use crate::evidence::proven::{DataSlices, LogSlices, PhaseName, ProvenInput, ProvenTensor, Scalar};
 pub use crate::one_encoding::{from_bytes, to_bytes};
 use tiebreak_record::commit::Malformed;
@@ -343,8 +342,12 @@ pub enum Answer {
     },
     /// The answer to [`Question::Evidence`] about a row of a receipt.
     Logits {
-        /// The window whose pass gives the row.
-        window: TracedWindow,
+        /// The pass that gives the row: a window of the answer.
+        pass: u32,
+        /// The root over its nodes.
+        root: Digest,
+        /// The inclusion proof of its leaf under the root over passes.
+        proof: Vec<Digest>,
         /// The slice of its logits that has the element.
         logits: ProvenInput,
     },

@@ -1,7 +1,6 @@
 //! Reads questions, answers and what they name as their fields come: the kind is the first of them in the one encoding.
 
 use super::message::{Answer, Field, Fold, LogBlock, LogPlace, Need, Question, Subject, Tree};
-use crate::answer::TracedWindow;
 use crate::evidence::proven::{DataSlices, PhaseName, ProvenInput, ProvenTensor};
 use crate::tag_first::tag_first;
 use tiebreak_record::commit::digest::Digest;
@@ -71,7 +70,7 @@ tag_first!(Answer, "is", {
     "slice" => Slice { bytes: Base64 },
     "total" => Total { value: Base64 },
     "operands" => Operands { inputs: Vec<ProvenInput> },
-    "logits" => Logits { window: TracedWindow, logits: ProvenInput },
+    "logits" => Logits { pass: u32, root: Digest, proof: Vec<Digest>, logits: ProvenInput },
     "samples" => Samples { files: Vec<FileManifest>, slices: Vec<DataSlices> },
     "rounding" => Rounding { inputs: Vec<ProvenInput>, log: Option<LogBlock> },
     "binding" => Binding { outputs: Vec<Digest>, siblings: Hashes, kept: Vec<ProvenTensor> },

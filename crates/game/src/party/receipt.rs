@@ -15,7 +15,7 @@ use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::graph::TensorId;
 use tiebreak_contract::program::inference::windows;
 use tiebreak_contract::program::step::StateTensor;
-use tiebreak_dispute::answer::{Answering, Origin, Pass, TracedWindow};
+use tiebreak_dispute::answer::{Answering, Origin, Pass};
 use tiebreak_dispute::game::element;
 use tiebreak_dispute::game::message::{Answer, Asked, Need, Question, Subject, Tree, commitment};
 use tiebreak_dispute::game::rules::Rules;
@@ -572,9 +572,9 @@ impl ReceiptParty {
         let commitment = ProvenTensor { digest, proof: merkle::prove(&of.leaves, of.node) };
         let slice = (first + element as usize) * DType::F32.size() / SLICE_BYTES;
         let logits = proven(id, commitment, &of.output, vec![slice]);
-        let (number, root) = (of.number as usize, merkle::root(&of.leaves));
-        let window = TracedWindow { number, root, proof: merkle::prove(&self.leaves, number) };
-        Ok(Some(Answer::Logits { window, logits }))
+        let (pass, root) = (of.number, merkle::root(&of.leaves));
+        let proof = merkle::prove(&self.leaves, pass as usize);
+        Ok(Some(Answer::Logits { pass, root, proof, logits }))
     }
 
     /// Calls `of` with the operands of an element, if there is such an element: the node, the element, and the tensors that the
