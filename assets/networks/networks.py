@@ -221,6 +221,11 @@ def decoder():
     y = made("scaled", "gain", made("gated", "swiglu", gate, y), tensor("mlp_scale", hidden))
     y = made("out", "linear", y, tensor("mlp_out", width, hidden), tensor("mlp_bias", width))
     x = made("stream", "residual", x, made("beside", "residual", attended, y))
+    u = made("biased", "bias", made("rowed", "rows", x), tensor("more_bias", width))
+    clipped, erf, gate, swish, tanh, gelu = [
+        made(f"curve_{name}", name, u) for name in ("relu", "gelu_erf", "sigmoid", "silu", "tanh", "gelu")]
+    curves = made("curves", "residual", made("clipped", "mul", clipped, gate), made("erfs", "mul", erf, tanh))
+    x = made("bent", "residual", x, made("more", "residual", curves, made("swished", "residual", swish, gelu)))
     x = made("both", "residual", x, made("again", "attention", x, normed, x, heads=1, p=0))
     x = made("last", "layer_norm", x, tensor("last_norm", width), tensor("last_bias", width), epsilon=1e-5)
     made("logits", "matmul", x, tensor("head", vocabulary, width))

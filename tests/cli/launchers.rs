@@ -80,8 +80,11 @@ fn ranks_of_each_launcher_write_the_run_of_one_process() {
     let job = std::process::id().to_string();
     let (agent, master) = (agent.to_string(), [("MASTER_ADDR", host), ("MASTER_PORT", port)]);
     let in_step = [&BATCH[1..], &[("SLURM_STEP_ID", "2"), ("SLURM_STEP_NUM_TASKS", "1")]].concat();
-    let cases: [(&str, &[Variables], &[&str]); 7] = [
+    let stale = [("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1"), ("PMIX_RANK", "R")];
+    let cases: [(&str, &[Variables], &[&str]); 9] = [
         ("srun", &[SRUN, &[("SLURM_JOB_ID", &job)]], &[]),
+        ("srun with PMI", &[SRUN, MPICH, &[("SLURM_JOB_ID", &job)]], &[]),
+        ("srun in one process of mpirun", &[SRUN, &stale, &[("SLURM_JOB_ID", &job)]], &[]),
         ("srun with an address", &[SRUN, &master], &["--ranks", "2"]),
         ("Open MPI", &[OPEN_MPI], &["--coordinator", &at]),
         ("Open MPI in a batch script", &[BATCH, OPEN_MPI, &master], &[]),
@@ -110,6 +113,7 @@ fn ranks_of_each_launcher_write_the_run_of_one_process() {
         ("ranks in a batch script", BATCH, &["--ranks", "2"], "2 ranks"),
         ("one of several processes", SRUN, &["--ranks", "1"], "audit it with"),
         ("one task", &in_step, &["--ranks", "2"], "2 ranks"),
+        ("one task, by a script of several", &in_step, &["--coordinator", &at], "audit it with"),
     ] {
         let out = runs.begun(name);
         let (code, printed) = ended(rank(&runs, &out, "0", &[sets], options));
@@ -132,7 +136,8 @@ fn launchers_that_say_too_little_or_disagree_are_named() {
     let spread = [("SLURM_JOB_ID", "7"), dark, ("SLURM_STEP_TASKS_PER_NODE", "1(x2)")];
     let by_hand = [("RANK", "0"), ("WORLD_SIZE", "8"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "1")];
     let unknown = "no variable says where rank 0 listens";
-    let cases: [(&[Variables], &[&str], &[&str]); 19] = [
+    let one = [("TORCHELASTIC_RUN_ID", "x"), ("RANK", "0"), ("WORLD_SIZE", "1")];
+    let cases: [(&[Variables], &[&str], &[&str]); 27] = [
         (&[OPEN_MPI], &[], &["mpirun of Open MPI", "rank 1 of 2", unknown, "--coordinator HOST:PORT"]),
         (&[OPEN_MPI, &[("MASTER_ADDR", "127.0.0.1")]], &[], &[unknown]),
         (&[MPICH], &[], &["a launcher of MPI (PMI_RANK)", "rank 1 of 2", unknown]),
@@ -148,7 +153,7 @@ fn launchers_that_say_too_little_or_disagree_are_named() {
             &["task 0 runs on node \"node08\"", "\"node07\""],
         ),
         (&[SRUN], &["--ranks", "4"], &["srun (SLURM_PROCID) started 2 ranks, and --ranks says 4"]),
-        (&[&by_hand, SRUN], &[], &["say rank 0 of 8, and srun (SLURM_PROCID) says rank 1 of 2"]),
+        (&[&by_hand, SRUN], &[], &["says rank 0 of 8, and srun (SLURM_PROCID) says rank 1 of 2"]),
         (&[OPEN_MPI, &[("WORLD_SIZE", "3")]], &[], &["WORLD_SIZE says 3 ranks, and mpirun"]),
         (&[OPEN_MPI, &[("RANK", "0")]], &[], &["RANK says rank 0, and mpirun"]),
         (
@@ -159,6 +164,14 @@ fn launchers_that_say_too_little_or_disagree_are_named() {
         (&[&[("RANK", "1")]], &[], &["RANK is 1, and WORLD_SIZE is not set"]),
         (&[&[("WORLD_SIZE", "2")]], &[], &["WORLD_SIZE is 2, and RANK is not set"]),
         (&[&[("PMIX_RANK", "1")]], &[], &["PMIX_RANK", "as rank 1", "--ranks 1"]),
+        (&[&[("PALS_RANKID", "1")]], &[], &["PALS_RANKID", "as rank 1", "of how many"]),
+        (&[&OPEN_MPI[..1]], &[], &["OMPI_COMM_WORLD_RANK", "as rank 1", "of how many"]),
+        (&[&OPEN_MPI[1..2]], &[], &["OMPI_COMM_WORLD_SIZE", "started 2 ranks"]),
+        (&[&MPICH[..1]], &[], &["PMI_RANK", "as rank 1", "of how many"]),
+        (&[&SRUN[..3]], &[], &["SLURM_STEP_NUM_TASKS is not set"]),
+        (&[&one, OPEN_MPI], &[], &["torchrun (RANK, WORLD_SIZE) says rank 0 of 1, and mpirun"]),
+        (&[&one[..1], OPEN_MPI], &[], &["mpirun of Open MPI", "rank 1 of 2", unknown]),
+        (&[&[("RANK", "0"), ("WORLD_SIZE", "0")]], &[], &["rank 0 of 0: the first is rank 0"]),
         (&[BATCH], &["--coordinator", "127.0.0.1:1"], &["no variable names a launcher"]),
     ];
     for (sets, options, says) in cases {

@@ -289,7 +289,7 @@ fn a_program_is_exported_shown_drawn_and_trained() {
     let (code, stdout, _) = output(&["inspect", &run]);
     assert!(code == 0 && stdout.contains("program read from a file"), "{stdout}");
     let (code, _, stderr) = output(&["generate", &run, "--prompt", "a", "--engine", "cpu"]);
-    assert!(code == 2 && stderr.contains("only jobs of a model kind give answers"), "{stderr}");
+    assert!(code == 2 && stderr.contains("name the network file that gave the program"), "{stderr}");
     assert_eq!(output(&["job", "check", job.to_str().unwrap()]).0, 0);
     std::fs::write(folder.path().join("gpt.program"), b"no program").unwrap();
     let (code, _, stderr) = output(&["job", "check", job.to_str().unwrap()]);

@@ -49,7 +49,7 @@ fn root(party: &mut ReceiptParty, number: usize, terms: &Terms) -> Answer {
 #[test]
 fn a_party_that_was_killed_has_its_trace() {
     let model = Model::small();
-    let terms = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let terms = model.terms(model.signed(None));
     let folder = tempfile::tempdir().unwrap();
     let open = |number: u8, engine: Box<dyn Engine>, file: &Path| {
         let (weights, file) = (model.weights.clone(), (file.to_path_buf(), Disk::default()));
@@ -76,7 +76,7 @@ fn a_party_that_was_killed_has_its_trace() {
 #[test]
 fn the_clock_of_replays_lasts() {
     let model = Model::small();
-    let mut terms = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let mut terms = model.terms(model.signed(None));
     let mut referee = Referee::new(&terms).unwrap();
     referee.start(0);
     let deadlines: Vec<u64> = referee.pending().iter().map(|ask| ask.deadline).collect();
@@ -98,7 +98,7 @@ fn the_clock_of_replays_lasts() {
 fn the_memory_of_a_long_answer_is_planned() {
     let mut model = Model::small();
     let plan = |model: &Model| {
-        let terms = model.terms(model.signed(model.receipt.traces.unwrap()));
+        let terms = model.terms(model.signed(None));
         ReceiptParty::memory(&terms).unwrap()
     };
     let short = plan(&model);

@@ -9,7 +9,9 @@ mod party;
 mod play;
 mod player;
 mod real;
+mod receipt_liars;
 mod receipts;
+mod rows;
 mod transport;
 mod world;
 

@@ -161,6 +161,10 @@ pub fn flipped(answer: Answer, at: u64) -> Answer {
             }
             Answer::Operands { inputs }
         }
+        Answer::Logits { window, mut logits } => {
+            flip(&mut logits.bytes, at);
+            Answer::Logits { window, logits }
+        }
         Answer::Samples { files, mut slices } => {
             let n = slices.len().max(1);
             if let Some(slice) = slices.get_mut(at as usize % n) {
@@ -198,6 +202,10 @@ pub fn unproven(answer: Answer, at: u64) -> Answer {
                 }
             }
             Answer::Operands { inputs }
+        }
+        Answer::Logits { window, mut logits } => {
+            logits.commitment.digest.0[0] ^= 1;
+            Answer::Logits { window, logits }
         }
         Answer::Binding { outputs, mut siblings, kept } => {
             match siblings.0.first_mut() {

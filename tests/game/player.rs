@@ -134,7 +134,7 @@ impl Player<'_> {
             Subject::Node { step, phase, node } => {
                 self.world.steps[step as usize - 1].outputs[&(Phase::from(phase), node)].clone()
             }
-            Subject::Pass { .. } => panic!("a run has no passes"),
+            Subject::Pass { .. } | Subject::Row { .. } => panic!("a run has no passes and no rows"),
         }
     }
 
@@ -148,7 +148,7 @@ impl Player<'_> {
             ranges.iter().map(root).collect()
         };
         let values = match tree {
-            Tree::Passes | Tree::Pass { .. } => return Answer::Decline,
+            Tree::Receipt | Tree::Rows | Tree::Passes | Tree::Pass { .. } => return Answer::Decline,
             Tree::Transcript => of(&self.world.leaves),
             Tree::Batch { step } => {
                 of(&leaves_of_batch(self.run, &self.world.steps[step as usize - 1].batch))
@@ -251,7 +251,7 @@ impl Player<'_> {
                 let slices = data.slices_read().unwrap().into_iter().map(DataSlices::from).collect();
                 Answer::Samples { files: self.run.file.data.clone(), slices }
             }
-            Subject::Pass { .. } => Answer::Decline,
+            Subject::Pass { .. } | Subject::Row { .. } => Answer::Decline,
         }
     }
 

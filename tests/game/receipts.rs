@@ -1,19 +1,16 @@
 //! Games about receipts of answers: a signer who withholds its trace has to open it, and the first wrong operator convicts.
 
-use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 
 use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::arith::words::bytes_of;
-use tiebreak_contract::program::graph::{Graph, Primitive, TensorId};
+use tiebreak_contract::program::graph::{Graph, TensorId};
 use tiebreak_contract::program::inference::settings;
 use tiebreak_contract::program::network;
 use tiebreak_contract::program::sampling::Sampling;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_dispute::answer::{Answering, Pass};
-use tiebreak_dispute::game::element::fold_of;
-use tiebreak_dispute::game::message::{Answer, Answered, Asked, Question, Sealed, Tree};
-use tiebreak_dispute::game::moves::LEAF_MAX;
+use tiebreak_dispute::game::message::{Answer, Answered, Asked, Question, Sealed};
 use tiebreak_dispute::game::referee::Referee;
 use tiebreak_dispute::game::result::{GameResult, Reason};
 use tiebreak_dispute::game::rules::{Fault, Rules};
@@ -22,23 +19,25 @@ use tiebreak_dispute::game::verdict::{Event, GameVerdict};
 use tiebreak_dispute::verdict::ProvenInput;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_game::party::ReceiptParty;
+use tiebreak_record::commit::answer_trace::claimed_root;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
-use tiebreak_record::commit::multiproof;
 use tiebreak_record::commit::proven::Base64;
 use tiebreak_record::commit::receipt::{Receipt, model_digest};
 use tiebreak_record::commit::salted_receipt::{AnyReceipt, salted_texts};
 use tiebreak_record::commit::tensor::{SLICE_BYTES, digest_from_root, piece_count, piece_value};
+use tiebreak_record::commit::{merkle, multiproof};
 use tiebreak_record::job::Job;
 use tiebreak_run::inference::replay::Answerer;
+use tiebreak_run::inference::traced::row_leaves;
 
-use crate::play::{flipped, key, unproven};
+use crate::play::key;
 
 /// A wrong bit of a node's output: the window, the node, the byte.
-type Wrong = (usize, usize, usize);
+pub(crate) type Wrong = (usize, usize, usize);
 
 /// No answer has so many windows.
-const NOWHERE: Wrong = (99, 0, 0);
+pub(crate) const NOWHERE: Wrong = (99, 0, 0);
 
 /// A model with weights of Philox, and a receipt of an answer that it gave.
 pub(crate) struct Model {
@@ -49,7 +48,7 @@ pub(crate) struct Model {
     pub(crate) receipt: Receipt,
 }
 
-fn job_text([vocabulary, context, layers, heads, width]: [u32; 5]) -> String {
+pub(crate) fn job_text([vocabulary, context, layers, heads, width]: [u32; 5]) -> String {
     format!(
         "steps = 1\nmodel = {{ kind = \"gpt\", vocabulary = {vocabulary}, context = {context}, layers = {layers}, heads = {heads}, \
          width = {width} }}\ndata = {{ kind = \"bytes\", path = \"text.txt\" }}\nbatch = {{ micro_batch = 1, micro_batches = 1 }}\n\
@@ -70,7 +69,7 @@ fn answering(text: &str) -> Answering {
 
 impl Model {
     /// The receipt of an honest signer, whose tokens are made up: a game is about operators alone.
-    fn of(text: String, answer: usize) -> Model {
+    pub(crate) fn of(text: String, answer: usize) -> Model {
         let model = answering(&text);
         let most = model.writer().vocabulary().unwrap().min(50);
         let parameters = (0..).zip(model.writer().parameters()).map(|(number, p)| {
@@ -96,7 +95,7 @@ impl Model {
         let mut made = Model { text, model, table, weights, receipt };
         let [digest, parameters] = made.answerer().identity().unwrap();
         made.receipt = Receipt { model: digest, parameters, ..made.receipt.clone() };
-        made.receipt.traces = Some(made.traces(None));
+        made.receipt = made.receipt_of(None);
         made
     }
 
@@ -105,24 +104,36 @@ impl Model {
         Model::of(job_text([200, 8, 2, 2, 48]), 14)
     }
 
-    fn answerer(&self) -> Answerer<'_> {
+    pub(crate) fn answerer(&self) -> Answerer<'_> {
         let model = self.model.writer();
         let known = Vec::leak(vec![true; model.vocabulary().unwrap() as usize]);
         Answerer { model, parameters: (&self.table, &self.weights), known, ends: &[] }
     }
 
-    /// The root over the traces of a signer with this wrong bit.
-    fn traces(&self, wrong: Option<Wrong>) -> Digest {
+    /// The receipt of a signer with this wrong bit: its `traces` and its `root`.
+    pub(crate) fn receipt_of(&self, wrong: Option<Wrong>) -> Receipt {
         let (answerer, mut cpu) = (self.answerer(), Cpu::new(1).unwrap());
         let mut change = wrong.map(change);
         let tamper = change.as_mut().map(|change| change as _);
         let trace = answerer.trace(&mut cpu, &self.receipt, tamper, &mut |_| {}).unwrap();
-        answerer.traces_root(&self.receipt, &trace)
+        let traces = Some(answerer.traces_root(&self.receipt, &trace));
+        let root = merkle::root(&row_leaves(&self.receipt, &trace.rows));
+        Receipt { traces, root, ..self.receipt.clone() }
     }
 
-    /// The text of the receipt, signed by party 0.
-    pub(crate) fn signed(&self, traces: Digest) -> String {
-        Receipt { traces: Some(traces), ..self.receipt.clone() }.to_text(Some(&key(0)))
+    /// The text of the receipt of a signer with this wrong bit, signed by party 0.
+    pub(crate) fn signed(&self, wrong: Option<Wrong>) -> String {
+        self.receipt_of(wrong).to_text(Some(&key(0)))
+    }
+
+    /// The text of the receipt with other roots, signed by party 0.
+    pub(crate) fn signed_with(&self, traces: Digest, root: Digest) -> String {
+        Receipt { traces: Some(traces), root, ..self.receipt.clone() }.to_text(Some(&key(0)))
+    }
+
+    /// What an honest party claims.
+    pub(crate) fn claimed(&self) -> Option<Digest> {
+        self.receipt.traces.map(|traces| claimed_root(&traces, &self.receipt.root))
     }
 
     pub(crate) fn terms(&self, text: String) -> Terms {
@@ -133,7 +144,7 @@ impl Model {
     }
 
     /// A party that has the model, with this wrong bit.
-    fn party(&self, terms: &Terms, number: u8, wrong: Option<Wrong>) -> ReceiptParty {
+    pub(crate) fn party(&self, terms: &Terms, number: u8, wrong: Option<Wrong>) -> ReceiptParty {
         let (weights, engine) = (self.weights.clone(), Box::new(Cpu::new(1).unwrap()));
         match wrong {
             None => ReceiptParty::open(terms.clone(), weights, key(number), engine).unwrap(),
@@ -145,7 +156,7 @@ impl Model {
     }
 
     /// The nodes of a window, one of each kind.
-    fn kinds(&self, window: usize) -> Vec<usize> {
+    pub(crate) fn kinds(&self, window: usize) -> Vec<usize> {
         let graph = Pass::of(&self.receipt, &self.text, window).unwrap().graph;
         let mut kinds = BTreeSet::new();
         let nodes = 0..graph.nodes.len();
@@ -166,23 +177,20 @@ fn change((window, node, byte): Wrong) -> impl FnMut(usize, usize, &[u8]) -> Opt
 }
 
 /// What a party does with its answer to a question; `None`: it stays silent.
-type Act<'a> = &'a dyn Fn(usize, &Asked, Answer) -> Option<Answer>;
+pub(crate) type Act<'a> = &'a dyn Fn(usize, &Asked, Answer) -> Option<Answer>;
 
-fn honestly(_: usize, _: &Asked, answer: Answer) -> Option<Answer> {
+pub(crate) fn honestly(_: usize, _: &Asked, answer: Answer) -> Option<Answer> {
     Some(answer)
 }
 
-/// What a liar does with its answer.
-type Withhold<'a> = &'a dyn Fn(&Asked, Answer) -> Option<Answer>;
-
 /// A game that was played to its end.
-struct Game {
-    result: GameResult,
+pub(crate) struct Game {
+    pub(crate) result: GameResult,
     verdict: GameVerdict,
-    turns: u32,
-    largest: usize,
-    bytes: u64,
-    asked: Vec<Question>,
+    pub(crate) turns: u32,
+    pub(crate) largest: usize,
+    pub(crate) bytes: u64,
+    pub(crate) asked: Vec<Question>,
 }
 
 /// The answer in a sealed message of a party.
@@ -203,7 +211,7 @@ fn begun(terms: &Terms, fault: Option<Fault>) -> Referee {
 const RESUMED_EVERY: u32 = 5;
 
 /// Plays a game.
-fn play(terms: &Terms, parties: &mut [ReceiptParty], act: Act, fault: Option<Fault>) -> Game {
+pub(crate) fn play(terms: &Terms, parties: &mut [ReceiptParty], act: Act, fault: Option<Fault>) -> Game {
     let mut referee = begun(terms, fault);
     let (mut now, mut events) = (0, Vec::new());
     let (mut turns, mut largest, mut bytes, mut asked) = (0, 0, 0, Vec::new());
@@ -244,7 +252,7 @@ fn play(terms: &Terms, parties: &mut [ReceiptParty], act: Act, fault: Option<Fau
 }
 
 /// Checks that one party alone lost, for this reason, and that a checker of the verdict's bytes finds the same.
-fn lost(game: &Game, party: usize, reason: Reason) {
+pub(crate) fn lost(game: &Game, party: usize, reason: Reason) {
     let losses: Vec<(usize, Reason)> = game.result.losses().map(|loss| (loss.party, loss.reason)).collect();
     assert_eq!(losses, [(party, reason)], "{:?}", game.result);
     assert_eq!(game.result.remaining, [1 - party]);
@@ -255,30 +263,30 @@ fn lost(game: &Game, party: usize, reason: Reason) {
 #[test]
 fn parties_with_one_trace_do_not_play() {
     let model = Model::small();
-    let terms = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let terms = model.terms(model.signed(None));
     let mut parties = [0, 1].map(|number| model.party(&terms, number, None));
     let game = play(&terms, &mut parties, &honestly, None);
     assert!(game.result.games.is_empty());
-    assert_eq!((&game.result.remaining[..], game.result.upheld), (&[0, 1][..], model.receipt.traces));
+    assert_eq!((&game.result.remaining[..], game.result.upheld), (&[0, 1][..], model.claimed()));
 }
 
 /// An operator of each kind is wrong once, of the signer and of a challenger; everything behind it follows from it.
 #[test]
 fn a_wrong_operator_of_a_pass_convicts() {
     let model = Model::small();
-    let honest = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let honest = model.terms(model.signed(None));
     for (number, node) in model.kinds(1).into_iter().enumerate() {
         let wrong = (1, node, number * 37);
-        let terms = model.terms(model.signed(model.traces(Some(wrong))));
+        let terms = model.terms(model.signed(Some(wrong)));
         let mut parties = [model.party(&terms, 0, Some(wrong)), model.party(&terms, 1, None)];
         let game = play(&terms, &mut parties, &honestly, None);
         lost(&game, 0, Reason::WrongValue);
         assert!(game.bytes <= Referee::new(&terms).unwrap().bound().bytes, "node {node}");
-        assert_eq!(game.result.upheld, model.receipt.traces, "node {node}");
+        assert_eq!(game.result.upheld, model.claimed(), "node {node}");
         let mut parties = [model.party(&honest, 0, None), model.party(&honest, 1, Some(wrong))];
         let game = play(&honest, &mut parties, &honestly, None);
         lost(&game, 1, Reason::WrongValue);
-        assert_eq!(game.result.upheld, model.receipt.traces, "node {node}");
+        assert_eq!(game.result.upheld, model.claimed(), "node {node}");
     }
 }
 
@@ -286,56 +294,10 @@ fn a_wrong_operator_of_a_pass_convicts() {
 #[test]
 fn a_pass_of_the_logged_profile_has_no_log() {
     let model = Model::of(job_text([200, 8, 1, 2, 48]) + "[rounding]\n", 3);
-    let terms = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let terms = model.terms(model.signed(None));
     for node in model.kinds(0) {
         let mut parties = [model.party(&terms, 0, None), model.party(&terms, 1, Some((0, node, 2)))];
         lost(&play(&terms, &mut parties, &honestly, None), 1, Reason::WrongValue);
-    }
-}
-
-/// A party whose root is another one, and that withholds something from a turn on, loses: whoever it is, and whatever it does.
-#[test]
-fn a_party_that_withholds_or_contradicts_itself_loses() {
-    let model = Model::small();
-    let wrong = (1, model.kinds(1)[4], 5);
-    let lying = model.terms(model.signed(model.traces(Some(wrong))));
-    let honest = model.terms(model.signed(model.receipt.traces.unwrap()));
-    for (liar, terms) in [(0, &lying), (1, &honest)] {
-        let wrong_of = |number: u8| (usize::from(number) == liar).then_some(wrong);
-        let mut parties = [0, 1].map(|number| model.party(terms, number, wrong_of(number)));
-        let turns = play(terms, &mut parties, &honestly, None).turns;
-        // The same party with the right trace, since a liar knows that too.
-        let right = RefCell::new(model.party(terms, liar as u8, Some(NOWHERE)));
-        let copied = |asked: &Asked| {
-            let question = Sealed::new(asked.clone(), &key(9)).to_bytes();
-            opened(liar, &right.borrow_mut().reply(&question).unwrap())
-        };
-        for turn in 0..turns {
-            let from = |act: Withhold, party: usize, asked: &Asked, answer| {
-                if party == liar && asked.turn >= turn { act(asked, answer) } else { Some(answer) }
-            };
-            let acts: [(&str, Withhold); 5] = [
-                ("silent", &|_, _| None),
-                ("declines", &|_, _| Some(Answer::Decline)),
-                ("flips", &|_, answer| Some(flipped(answer, 3))),
-                ("unproven", &|_, answer| Some(unproven(answer, 3))),
-                ("copies", &|asked, _| Some(copied(asked))),
-            ];
-            // A challenger that copies from the begin on is honest.
-            for (name, act) in acts.into_iter().filter(|(name, _)| (liar, turn, *name) != (1, 0, "copies")) {
-                let from = |party: usize, asked: &Asked, answer: Answer| from(act, party, asked, answer);
-                let game = play(terms, &mut parties, &from, None);
-                let losses: Vec<usize> = game.result.losses().map(|loss| loss.party).collect();
-                assert_eq!(
-                    (losses, &game.result.remaining[..]),
-                    (vec![liar], &[1 - liar][..]),
-                    "{liar} {turn} {name}"
-                );
-                assert_eq!(game.result.upheld, model.receipt.traces, "{liar} {turn} {name}");
-            }
-        }
-        let silent = play(terms, &mut parties, &|party, _, answer| (party != liar).then_some(answer), None);
-        lost(&silent, liar, Reason::Timeout);
     }
 }
 
@@ -345,11 +307,11 @@ fn a_wrong_operator_of_a_network_convicts() {
     let model = Model::of(include_str!("../../assets/networks/decoder.json").into(), 9);
     for node in model.kinds(1) {
         let wrong = (1, node, 3);
-        let terms = model.terms(model.signed(model.traces(Some(wrong))));
+        let terms = model.terms(model.signed(Some(wrong)));
         let mut parties = [model.party(&terms, 0, Some(wrong)), model.party(&terms, 1, None)];
         lost(&play(&terms, &mut parties, &honestly, None), 0, Reason::WrongValue);
     }
-    let terms = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let terms = model.terms(model.signed(None));
     let node = *model.kinds(1).last().unwrap();
     let mut parties = [model.party(&terms, 0, None), model.party(&terms, 1, Some((1, node, 3)))];
     lost(&play(&terms, &mut parties, &honestly, None), 1, Reason::WrongValue);
@@ -361,7 +323,7 @@ fn forged_operands_are_not_supplied() {
     let model = Model::small();
     for node in model.kinds(1) {
         let wrong = (1, node, 5);
-        let terms = model.terms(model.signed(model.traces(Some(wrong))));
+        let terms = model.terms(model.signed(Some(wrong)));
         let mut parties = [model.party(&terms, 0, Some(wrong)), model.party(&terms, 1, None)];
         let graph = Pass::of(&model.receipt, &model.text, 1).unwrap().graph;
         let forges = |party: usize, _: &Asked, answer: Answer| match answer {
@@ -375,7 +337,7 @@ fn forged_operands_are_not_supplied() {
     }
 }
 
-/// A dispute about an answer of GPT-2 124M takes at most 60 answers and 1 MiB, whatever the parties do.
+/// A dispute about an answer of GPT-2 124M takes at most the answers and bytes of docs/DISPUTE.md, whatever the parties do.
 #[test]
 fn a_game_about_a_large_receipt_is_small() {
     let text = job_text([50_257, 1024, 12, 12, 768]);
@@ -384,13 +346,15 @@ fn a_game_about_a_large_receipt_is_small() {
     model.receipt.answer = vec![7; 3000];
     model.receipt.length = 3000;
     model.text = text;
-    let bound = Referee::new(&model.terms(model.signed(Digest([1; 32])))).unwrap().bound();
+    let bound =
+        Referee::new(&model.terms(model.signed_with(Digest([1; 32]), Digest([2; 32])))).unwrap().bound();
     println!("{bound:?}");
-    assert!(bound.messages <= 60 && bound.bytes <= 1 << 20, "{bound:?}");
+    let said = format!("is {} answers and {} kB.\n", bound.messages, bound.bytes / 1000);
+    assert!(include_str!("../../docs/DISPUTE.md").ends_with(&said), "{said}");
 }
 
 /// Changes an input's bytes, with the digest that they give.
-fn forge(graph: &Graph, input: &mut ProvenInput) {
+pub(crate) fn forge(graph: &Graph, input: &mut ProvenInput) {
     input.bytes.0.iter_mut().for_each(|byte| *byte ^= 4);
     let ty = graph.tensor(TensorId(input.tensor));
     let count = piece_count(ty.bytes(), SLICE_BYTES);
@@ -405,7 +369,7 @@ fn forge(graph: &Graph, input: &mut ProvenInput) {
 #[test]
 fn a_signer_stands_by_the_root_that_it_signed() {
     let model = Model::small();
-    let terms = model.terms(model.signed(Digest([8; 32])));
+    let terms = model.terms(model.signed_with(Digest([8; 32]), model.receipt.root));
     let (weights, engine) = (model.weights.clone(), || Box::new(Cpu::new(1).unwrap()));
     let refused =
         ReceiptParty::open(terms.clone(), weights.clone(), key(0), engine()).err().unwrap().to_string();
@@ -414,7 +378,7 @@ fn a_signer_stands_by_the_root_that_it_signed() {
     let mut parties = [model.party(&terms, 0, Some(own)), model.party(&terms, 1, None)];
     lost(&play(&terms, &mut parties, &honestly, None), 0, Reason::Contradiction);
     // It opens the root that it signed, and has no values that give it.
-    let (salt, root) = (Digest([4; 32]), Digest([8; 32]));
+    let (salt, root) = (Digest([4; 32]), claimed_root(&Digest([8; 32]), &model.receipt.root));
     let signed = |party: usize, asked: &Asked, answer: Answer| match (party, &asked.question) {
         (0, Question::Commit) => {
             let commitment = tiebreak_dispute::game::message::commitment(&key(0).public(), &salt, &root);
@@ -430,7 +394,7 @@ fn a_signer_stands_by_the_root_that_it_signed() {
 #[test]
 fn terms_about_a_receipt_are_checked() {
     let model = Model::small();
-    let honest = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let honest = model.terms(model.signed(None));
     Rules::new(&honest).unwrap();
     assert_eq!(Terms::from_bytes(&honest.to_bytes()).as_ref(), Ok(&honest));
     let with = |receipt: Receipt, key: Option<&PrivateKey>| model.terms(receipt.to_text(key));
@@ -480,73 +444,8 @@ fn terms_about_a_receipt_are_checked() {
 fn a_faulty_referee_of_a_receipt_is_noticed() {
     let model = Model::small();
     let wrong = (1, model.kinds(1)[4], 5);
-    let terms = model.terms(model.signed(model.receipt.traces.unwrap()));
+    let terms = model.terms(model.signed(None));
     let mut parties = [model.party(&terms, 0, None), model.party(&terms, 1, Some(wrong))];
     let game = play(&terms, &mut parties, &honestly, Some(Fault::Blame));
     assert!(game.result.losses().any(|loss| loss.party == 0), "{:?}", game.result);
-}
-
-/// A long context: a product of many terms is opened by a fold, and an absmax of a column of a cache fits an answer.
-#[test]
-fn elements_that_read_a_whole_context_are_decided() {
-    let model = Model::of(job_text([50, 8192, 1, 1, 16]), 2);
-    let terms = model.terms(model.signed(model.receipt.traces.unwrap()));
-    let referee = Referee::new(&terms).unwrap();
-    let graph = Pass::of(&model.receipt, &model.text, 0).unwrap().graph;
-    let find = |wanted: &dyn Fn(usize, &Primitive) -> bool| {
-        (0..graph.nodes.len()).find(|&node| wanted(node, &graph.nodes[node].primitive)).unwrap()
-    };
-    let folded = find(&|node, _| fold_of(&graph, node, 0, 0).is_some());
-    let absmax = find(
-        &|_, primitive| matches!(primitive, Primitive::Absmax { input, .. } if input.dims[3] > 8192 && input.strides[3] > 1),
-    );
-    // Who states the total of its operands contradicts its element; who states one that gives the element is wrong in a part of it.
-    let (words, more) = (Cell::new([0f32; 2]), Cell::new(0i128));
-    let states = |party: usize, asked: &Asked, mut answer: Answer| {
-        match &mut answer {
-            Answer::Slice { bytes } => {
-                let mut known = words.get();
-                known[party] = f32::from_le_bytes(bytes.0[..4].try_into().unwrap());
-                words.set(known);
-            }
-            Answer::Total { value } if party == 1 => {
-                let [right, wrong] = words.get().map(f64::from);
-                let sum = i128::from_le_bytes(value.0[..].try_into().unwrap());
-                let scale = (right / sum as f64).log2().round().exp2();
-                more.set(((wrong - right) / scale) as i128);
-                add(&mut value.0, more.get());
-            }
-            Answer::Children { values } if party == 1 && is_of_terms(&asked.question) => {
-                add(&mut values.0[..16], more.get());
-            }
-            _ => {}
-        }
-        Some(answer)
-    };
-    let cases: [(usize, Act, Reason); 3] = [
-        (folded, &honestly, Reason::Contradiction),
-        (folded, &states, Reason::WrongValue),
-        (absmax, &honestly, Reason::WrongValue),
-    ];
-    let mut largest = 0;
-    for (node, act, reason) in cases {
-        let mut parties = [model.party(&terms, 0, None), model.party(&terms, 1, Some((0, node, 0)))];
-        let game = play(&terms, &mut parties, act, None);
-        lost(&game, 1, reason);
-        assert!(game.bytes <= referee.bound().bytes, "{} of {}", game.bytes, referee.bound().bytes);
-        let of_terms = game.asked.iter().any(is_of_terms);
-        assert_eq!(of_terms, node == folded && reason == Reason::WrongValue);
-        largest = largest.max(game.largest);
-    }
-    assert!(largest as u64 <= LEAF_MAX, "{largest}");
-}
-
-fn is_of_terms(question: &Question) -> bool {
-    matches!(question, Question::Children { tree: Tree::Terms { .. }, .. })
-}
-
-/// Adds to a sum of products.
-fn add(sum: &mut [u8], more: i128) {
-    let before = i128::from_le_bytes((&*sum).try_into().unwrap());
-    sum.copy_from_slice(&(before + more).to_le_bytes());
 }

@@ -347,7 +347,7 @@ fn guessed(ty: &TensorType, tile: usize, words: &[u32], value: Hash) -> Option<D
 }
 
 /// Slices of a tensor, with their proof.
-fn proven(id: TensorId, commitment: ProvenTensor, bytes: &[u8], slices: Vec<usize>) -> ProvenInput {
+pub fn proven(id: TensorId, commitment: ProvenTensor, bytes: &[u8], slices: Vec<usize>) -> ProvenInput {
     let values = tensor::piece_values(bytes, SLICE_BYTES);
     let slice = |&slice: &usize| &bytes[tensor::piece_range(bytes.len(), SLICE_BYTES, slice)];
     ProvenInput {

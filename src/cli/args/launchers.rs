@@ -3,6 +3,8 @@
 //! A launcher may run inside another one, as mpirun does in a Slurm allocation. The inner one counts: torchrun, then an MPI
 //! launcher, then a step of srun. Variables that a person sets (RANK, WORLD_SIZE) must agree with that launcher.
 
+use std::net::SocketAddr;
+
 use crate::cli::view::report::{Exit, Failure};
 
 /// The greatest number of a step that srun starts; greater ones are batch scripts and interactive shells.
@@ -26,6 +28,8 @@ pub struct Launched {
     port: Option<u32>,
     /// A name of these ranks, which other ranks on the machine do not have, if the launcher is Slurm.
     pub name: Option<String>,
+    /// True if torchrun set RANK and WORLD_SIZE.
+    torchrun: bool,
 }
 
 pub fn usage(why: impl ToString) -> Failure {
@@ -52,94 +56,168 @@ fn place(rank: u32, ranks: u32) -> String {
 /// # Errors
 /// If variables are half set, are no numbers, or contradict each other.
 pub fn launched() -> Result<Option<Launched>, Failure> {
-    let (rank, ranks) = (number("RANK")?, number("WORLD_SIZE")?);
-    let by_torchrun = variable("TORCHELASTIC_RUN_ID").is_some();
-    let launcher = match mpi()? {
-        _ if by_torchrun => None,
-        None => slurm_step()?,
-        launcher => launcher,
+    let set = (number("RANK")?, number("WORLD_SIZE")?);
+    let hand = match set {
+        (Some(rank), Some(ranks)) => Some(by_hand(rank, ranks)?),
+        _ => None,
     };
-    match (rank, ranks, launcher) {
-        (Some(rank), Some(ranks), None) => by_hand(rank, ranks, by_torchrun).map(Some),
-        // One process of a launcher, in which somebody starts several.
-        (Some(rank), Some(ranks), Some(launcher)) if launcher.ranks == 1 => {
-            by_hand(rank, ranks, by_torchrun).map(Some)
-        }
-        (None, None, None) => match number("PMIX_RANK")? {
-            None => Ok(None),
-            Some(rank) => Err(usage(format!(
-                "PMIX_RANK says that a launcher started this process as rank {rank}, and no variable says of how many"
-            ))
-            .help("give --ranks, --rank and --coordinator; `--ranks 1` trains in this process alone")),
+    let launcher = around(mpi()?, slurm_step()?);
+    match (hand, launcher) {
+        (None, None) => match set {
+            (None, None) => Ok(None),
+            (Some(rank), _) => Err(half("RANK", rank, "WORLD_SIZE")),
+            (_, ranks) => Err(half("WORLD_SIZE", ranks.unwrap_or_default(), "RANK")),
         },
-        (rank, ranks, Some(launcher)) => {
-            let agree = rank.is_none_or(|rank| rank == launcher.rank)
-                && ranks.is_none_or(|ranks| ranks == launcher.ranks);
-            if agree {
-                return Ok(Some(launcher));
+        (Some(hand), None) => Ok(Some(hand)),
+        (Some(hand), Some(launcher)) if hand.torchrun || launcher.ranks == 1 => match launcher.ranks {
+            // Nobody can tell whether torchrun runs in each of several processes, or starts the launcher of several.
+            2.. if hand.ranks == 1 => Err(disagree(&hand, &launcher)),
+            _ => Ok(Some(hand)),
+        },
+        (None, Some(launcher)) => match set {
+            (Some(rank), _) if rank != launcher.rank => {
+                Err(other(&format!("RANK says rank {rank}"), &launcher))
             }
-            let set = match (rank, ranks) {
-                (Some(rank), Some(ranks)) => format!("RANK and WORLD_SIZE say {}", place(rank, ranks)),
-                (Some(rank), None) => format!("RANK says rank {rank}"),
-                (None, ranks) => format!("WORLD_SIZE says {} ranks", ranks.unwrap_or_default()),
-            };
-            Err(usage(format!("{set}, and {} says {}", launcher.by, place(launcher.rank, launcher.ranks)))
-                .help("unset the variables that are not true, or give --ranks, --rank and --coordinator"))
+            (_, Some(ranks)) if ranks != launcher.ranks => {
+                Err(other(&format!("WORLD_SIZE says {ranks} ranks"), &launcher))
+            }
+            _ => Ok(Some(launcher)),
+        },
+        (Some(hand), Some(launcher)) if (hand.rank, hand.ranks) == (launcher.rank, launcher.ranks) => {
+            Ok(Some(launcher))
         }
-        (Some(rank), None, None) => Err(usage(format!("RANK is {rank}, and WORLD_SIZE is not set"))
-            .help("set RANK and WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or none of them")),
-        (None, Some(ranks), None) => Err(usage(format!("WORLD_SIZE is {ranks}, and RANK is not set"))
-            .help("set RANK and WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or none of them")),
+        (Some(hand), Some(launcher)) => Err(disagree(&hand, &launcher)),
     }
+}
+
+/// The launcher that counts of those of MPI and a step of srun: the inner one, but one with a single process hides no ranks.
+fn around(mpi: Option<Launched>, step: Option<Launched>) -> Option<Launched> {
+    match (mpi, step) {
+        // Slurm's own PMI tells the same as the step, and the step says where rank 0 listens.
+        (Some(mpi), Some(step)) if mpi.ranks == 1 || (mpi.rank, mpi.ranks) == (step.rank, step.ranks) => {
+            Some(step)
+        }
+        (Some(mpi), _) => Some(mpi),
+        (None, step) => step,
+    }
+}
+
+fn half(name: &str, value: u32, missing: &str) -> Failure {
+    usage(format!("{name} is {value}, and {missing} is not set"))
+        .help("set RANK and WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or none of them")
+}
+
+fn other(says: &str, launcher: &Launched) -> Failure {
+    usage(format!("{says}, and {} says {}", launcher.by, place(launcher.rank, launcher.ranks)))
+        .help("unset the variables that are not true, or give --ranks, --rank and --coordinator")
+}
+
+fn disagree(first: &Launched, second: &Launched) -> Failure {
+    other(&format!("{} says {}", first.by, place(first.rank, first.ranks)), second)
 }
 
 /// Ranks of torchrun, or of whoever sets the same variables.
-fn by_hand(rank: u32, ranks: u32, torchrun: bool) -> Result<Launched, Failure> {
+fn by_hand(rank: u32, ranks: u32) -> Result<Launched, Failure> {
     let mut port = number("MASTER_PORT")?;
-    let mut by = "somebody (RANK, WORLD_SIZE)";
-    if torchrun {
-        by = "torchrun (RANK, WORLD_SIZE)";
-        // torchrun's own store listens at the port, and the ranks take the next one.
-        if variable("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|agent| agent == "True") {
-            port = port.map(|port| if port < 65_535 { port + 1 } else { port - 1 });
-        }
+    let torchrun = variable("TORCHELASTIC_RUN_ID").is_some();
+    // torchrun's own store listens at the port, and the ranks take the next one.
+    if torchrun && variable("TORCHELASTIC_USE_AGENT_STORE").is_some_and(|agent| agent == "True") {
+        port = port.map(|port| if port < 65_535 { port + 1 } else { port - 1 });
     }
-    Ok(Launched { by, rank, ranks, local_rank: None, local_ranks: None, host: None, port, name: None })
+    let by = if torchrun { "torchrun (RANK, WORLD_SIZE)" } else { "somebody (RANK, WORLD_SIZE)" };
+    let (local_rank, local_ranks, host, name) = (None, None, None, None);
+    Ok(Launched { by, rank, ranks, local_rank, local_ranks, host, port, name, torchrun })
 }
 
 /// The variables of rank, ranks, and both on this machine, of launchers of MPI.
+const MPI: [(&str, [&str; 4]); 3] = [
+    (
+        "mpirun of Open MPI (OMPI_COMM_WORLD_RANK)",
+        [
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ],
+    ),
+    (
+        "mpirun of MVAPICH (MV2_COMM_WORLD_RANK)",
+        [
+            "MV2_COMM_WORLD_RANK",
+            "MV2_COMM_WORLD_SIZE",
+            "MV2_COMM_WORLD_LOCAL_RANK",
+            "MV2_COMM_WORLD_LOCAL_SIZE",
+        ],
+    ),
+    ("a launcher of MPI (PMI_RANK)", ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"]),
+];
+/// Variables of a rank whose launchers say its number of ranks by one of the others, if at all.
+const RANKS_ALONE: [&str; 2] = ["PMIX_RANK", "PALS_RANKID"];
+
+/// The launcher of MPI that started this process.
 fn mpi() -> Result<Option<Launched>, Failure> {
-    let open = [
-        number("OMPI_COMM_WORLD_RANK")?,
-        number("OMPI_COMM_WORLD_SIZE")?,
-        number("OMPI_COMM_WORLD_LOCAL_RANK")?,
-        number("OMPI_COMM_WORLD_LOCAL_SIZE")?,
-    ];
-    let pmi =
-        [number("PMI_RANK")?, number("PMI_SIZE")?, number("MPI_LOCALRANKID")?, number("MPI_LOCALNRANKS")?];
-    let of = |by, [rank, ranks, local_rank, local_ranks]: [Option<u32>; 4]| {
-        let (rank, ranks) = (rank?, ranks?);
-        Some(Launched { by, rank, ranks, local_rank, local_ranks, host: None, port: None, name: None })
-    };
-    let open = of("mpirun of Open MPI (OMPI_COMM_WORLD_RANK)", open);
-    let pmi = of("a launcher of MPI (PMI_RANK)", pmi);
-    match (open, pmi) {
-        (Some(open), Some(pmi)) if (open.rank, open.ranks) != (pmi.rank, pmi.ranks) => {
-            let [first, second] = [&open, &pmi].map(|l| format!("{} says {}", l.by, place(l.rank, l.ranks)));
-            Err(usage(format!("{first}, and {second}"))
-                .help("unset the variables that are not true, or give --ranks, --rank and --coordinator"))
+    let mut found: Option<Launched> = None;
+    for (by, names) in MPI {
+        let [rank, ranks, local_rank, local_ranks] = names.map(number);
+        let (rank, ranks) = match (rank?, ranks?) {
+            (Some(rank), Some(ranks)) => (rank, ranks),
+            (None, None) => continue,
+            (Some(rank), None) => return Err(of_how_many(names[0], rank)),
+            (None, Some(ranks)) => {
+                let why = format!(
+                    "{} says that a launcher started {ranks} ranks, and {} is not set",
+                    names[1], names[0]
+                );
+                return Err(usage(why).help(NUMBERS));
+            }
+        };
+        let (local_rank, local_ranks) = (local_rank?, local_ranks?);
+        let (host, port, name, torchrun) = (None, None, None, false);
+        let this = Launched { by, rank, ranks, local_rank, local_ranks, host, port, name, torchrun };
+        match &found {
+            Some(_) if ranks == 1 => {}
+            Some(first) if first.ranks > 1 && (first.rank, first.ranks) != (rank, ranks) => {
+                return Err(disagree(first, &this));
+            }
+            Some(first) if first.ranks > 1 => {}
+            _ => found = Some(this),
         }
-        (Some(open), _) => Ok(Some(open)),
-        (None, pmi) => Ok(pmi),
     }
+    // A step of srun says by its own variables how many there are.
+    if found.is_none() && !in_step()? {
+        for name in RANKS_ALONE {
+            if let Some(rank) = number(name)? {
+                return Err(of_how_many(name, rank));
+            }
+        }
+    }
+    Ok(found)
 }
 
-/// A task of a step that srun started. A batch script and a shell of salloc have variables of their allocation, and no step.
+/// What to do where a launcher's variables do not say enough.
+const NUMBERS: &str = "give --ranks, --rank and --coordinator; `--ranks 1` trains in this process alone";
+
+fn of_how_many(name: &str, rank: u32) -> Failure {
+    let why = format!(
+        "{name} says that a launcher started this process as rank {rank}, and no variable says of how many"
+    );
+    usage(why).help(NUMBERS)
+}
+
+/// True in a step that srun started. A batch script and a shell of salloc have variables of their allocation, and no step.
+fn in_step() -> Result<bool, Failure> {
+    Ok(number("SLURM_STEP_ID")?.is_some_and(|step| step < STEP_MAX))
+}
+
+/// The task of a step that this process is.
 fn slurm_step() -> Result<Option<Launched>, Failure> {
     let Some(step) = number("SLURM_STEP_ID")?.filter(|step| *step < STEP_MAX) else { return Ok(None) };
     // SLURM_NTASKS would be the allocation's in a batch script; this one is the step's.
     let (Some(rank), Some(ranks)) = (number("SLURM_PROCID")?, number("SLURM_STEP_NUM_TASKS")?) else {
-        return Ok(None);
+        let why = format!(
+            "SLURM_STEP_ID says that srun started this process in step {step}; SLURM_PROCID or SLURM_STEP_NUM_TASKS is not set"
+        );
+        return Err(usage(why).help(NUMBERS));
     };
     if ranks > 1 && variable("SLURM_PTY_PORT").is_some() {
         let why = format!("srun --pty started a terminal as {} (SLURM_PROCID)", place(rank, ranks));
@@ -155,7 +233,8 @@ fn slurm_step() -> Result<Option<Launched>, Failure> {
     let by = "srun (SLURM_PROCID)";
     let name = Some(format!("slurm {}.{step}", job.unwrap_or_default()));
     let local_rank = number("SLURM_LOCALID")?;
-    Ok(Some(Launched { by, rank, ranks, local_rank, local_ranks, host, port, name }))
+    let torchrun = false;
+    Ok(Some(Launched { by, rank, ranks, local_rank, local_ranks, host, port, name, torchrun }))
 }
 
 /// The port of a step: the same for all its tasks, another one for the next step and the next job.
@@ -253,15 +332,44 @@ impl Launched {
         }
     }
 
+    /// Checks that there is such a rank.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn check(&self) -> Result<(), Failure> {
+        match self.rank < self.ranks {
+            true => Ok(()),
+            false => {
+                Err(usage(format!("{} says {}: the first is rank 0", self.by, place(self.rank, self.ranks))))
+            }
+        }
+    }
+
     /// True if the launcher says that other machines have ranks too.
     pub fn spans_machines(&self) -> bool {
         self.local_ranks.is_some_and(|here| here < self.ranks)
     }
 }
 
+/// The addresses of rank 0 that other machines reach, if there are any: a name in /etc/hosts may have this machine's loopback too.
+pub fn outer(mut addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    if addresses.iter().any(|address| !address.ip().is_loopback()) {
+        addresses.retain(|address| !address.ip().is_loopback());
+    }
+    addresses
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{SLURM_PORTS, first_host, slurm_port, tasks_of_node};
+    use super::{SLURM_PORTS, first_host, outer, slurm_port, tasks_of_node};
+
+    #[test]
+    fn a_name_with_the_loopback_and_another_address_is_the_other_one() {
+        let addresses = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
+        let both = addresses(&["127.0.1.1:7", "10.0.0.1:7", "[::1]:7"]);
+        assert_eq!(outer(both), addresses(&["10.0.0.1:7"]));
+        assert_eq!(outer(addresses(&["127.0.0.1:7"])), addresses(&["127.0.0.1:7"]));
+    }
 
     #[test]
     fn the_first_host_of_a_list_is_found() {

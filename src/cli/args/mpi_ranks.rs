@@ -3,11 +3,11 @@
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::time::Duration;
 
-use crate::cli::args::launchers::{COORDINATOR, usage, variable};
+use crate::cli::args::launchers::{COORDINATOR, outer, usage, variable};
 use crate::cli::args::random::random;
 use crate::cli::view::report::{Exit, Failure};
 use tiebreak_record::commit::digest::Digest;
-use tiebreak_train::ranks::mpi::World;
+use tiebreak_train::ranks::mpi::{MEET_MAX, World};
 
 /// What ranks know when they have met over MPI.
 pub struct Met {
@@ -52,10 +52,17 @@ pub fn met(
                 None => Digest(random().map_err(|failure| failure.message)?).to_string(),
             };
             listener = Some(socket);
-            Ok(format!("{address}\n{token}"))
+            let told = format!("{address}\n{token}");
+            match told.len() < MEET_MAX {
+                true => Ok(told),
+                false => Err(format!(
+                    "has {} bytes of address and {secret} to tell, and MPI's greeting has fewer than {MEET_MAX}: take a shorter secret",
+                    told.len()
+                )),
+            }
         });
         // An error is told too, since the others wait.
-        text = listens.unwrap_or_else(|why| format!("!{why}"));
+        text = listens.unwrap_or_else(|why| format!("!{why}").chars().take(MEET_MAX / 4 - 1).collect());
     }
     let text = world.meet(&text, timeout).map_err(failed)?;
     if let Some(why) = text.strip_prefix('!') {
@@ -77,12 +84,14 @@ fn listen(world: &World, coordinator: Option<&str>) -> Result<(String, TcpListen
         None => format!("{}:0", world.host),
     };
     let addresses = name.to_socket_addrs().map_err(|error| format!("cannot listen at {name}: {error}"))?;
-    let addresses: Vec<SocketAddr> = addresses.collect();
+    let addresses = outer(addresses.collect());
     if world.local.1 < world.ranks && addresses.iter().all(|address| address.ip().is_loopback()) {
         return Err(format!("cannot listen at {name}: other machines have ranks, and it is the loopback"));
     }
     let socket =
         TcpListener::bind(&addresses[..]).map_err(|error| format!("cannot listen at {name}: {error}"))?;
     let own = socket.local_addr().map_err(|error| format!("cannot listen at {name}: {error}"))?;
-    Ok((coordinator.map_or(own.to_string(), str::to_string), socket))
+    // Port 0 of a name is whichever is free.
+    let named = coordinator.and_then(|name| name.rsplit_once(':'));
+    Ok((named.map_or(own.to_string(), |(host, _)| format!("{host}:{}", own.port())), socket))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 
 use crate::cli::args::engine::{EngineArgs, EngineKind, cores};
-use crate::cli::args::launchers::{COORDINATOR, Launched, launched, number, usage, variable};
+use crate::cli::args::launchers::{COORDINATOR, Launched, launched, number, outer, usage, variable};
 #[cfg(feature = "mpi")]
 use crate::cli::args::mpi_ranks::met;
 use crate::cli::args::random::random;
@@ -158,7 +158,7 @@ impl RanksArgs {
         let place = |rank, ranks, token| RankPlace { rank, ranks, token, timeout, transport };
         let named = match (self.rank, self.ranks, &self.coordinator) {
             (Some(rank), Some(ranks), Some(coordinator)) => Some((rank, ranks, coordinator.clone(), None)),
-            (_, Some(1), None) => return Ok(Role::Alone),
+            (_, Some(1), None) => return self.alone(),
             _ => match self.joined()? {
                 None => match self.ranks {
                     Some(ranks) => {
@@ -167,7 +167,10 @@ impl RanksArgs {
                     }
                     None => None,
                 },
+                // A script that starts one rank has the options of one that starts several.
+                Some(Launched { ranks: 1, rank: 0, .. }) => return Ok(Role::Alone),
                 Some(launched) => {
+                    launched.check()?;
                     let coordinator = match &self.coordinator {
                         Some(coordinator) => coordinator.clone(),
                         None => launched.coordinator()?,
@@ -176,12 +179,7 @@ impl RanksArgs {
                 }
             },
         };
-        let Some((rank, ranks, coordinator, launched)) = named else {
-            if self.rank_timeout != RANK_TIMEOUT {
-                return Err(usage("--rank-timeout is for several ranks: give --ranks too, or leave it out"));
-            }
-            return Ok(Role::Alone);
-        };
+        let Some((rank, ranks, coordinator, launched)) = named else { return self.alone() };
         if rank >= ranks {
             return Err(usage(format!("{ranks} ranks have no rank {rank}: the first is rank 0")));
         }
@@ -197,9 +195,17 @@ impl RanksArgs {
         Ok(Role::Joins { place: place(rank, ranks, token.unwrap_or_default()), coordinator, local })
     }
 
-    /// What the launcher says of this rank, if a launcher started several.
+    /// The role of a process without others, in which options of several change nothing.
+    fn alone(&self) -> Result<Role, Failure> {
+        match self.rank_timeout == RANK_TIMEOUT {
+            true => Ok(Role::Alone),
+            false => Err(usage("--rank-timeout is for several ranks: give --ranks too, or leave it out")),
+        }
+    }
+
+    /// What the launcher says of this rank. A launcher of one process counts only where --ranks is not given.
     fn joined(&self) -> Result<Option<Launched>, Failure> {
-        let launched = launched()?.filter(|launched| launched.ranks != 1);
+        let launched = launched()?.filter(|launched| launched.ranks != 1 || self.ranks.is_none());
         match (&launched, self.ranks) {
             (Some(launched), Some(ranks)) if launched.ranks != ranks => {
                 let why =
@@ -218,7 +224,7 @@ impl RanksArgs {
     /// The addresses of rank 0 behind a name.
     fn reached(&self, coordinator: &str, launched: Option<&Launched>) -> Result<Vec<SocketAddr>, Failure> {
         let addresses = coordinator.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
-        let addresses = addresses.map_err(|error| usage(format!("{coordinator}: {error}")))?;
+        let addresses = outer(addresses.map_err(|error| usage(format!("{coordinator}: {error}")))?);
         let loopback = addresses.iter().all(|address| address.ip().is_loopback());
         if loopback && self.coordinator.is_none() && launched.is_some_and(Launched::spans_machines) {
             let why = format!("other machines have ranks too, and {coordinator} is this machine's loopback");

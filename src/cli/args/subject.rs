@@ -271,5 +271,8 @@ impl Subject {
 
 /// The error of a model that is no decoder.
 pub fn no_language_model() -> Failure {
-    Failure::new(Exit::Usage, "only decoders write text: models of the kinds gpt and llama")
+    Failure::new(
+        Exit::Usage,
+        "only decoders write text: models of the kinds gpt and llama, and network files of decoders",
+    )
 }

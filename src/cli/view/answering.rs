@@ -8,7 +8,7 @@ use crate::cli::view::report::Failure;
 use tiebreak_contract::program::inference::Writer;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_record::job::Job;
-use tiebreak_run::inference::decoder::Decoder;
+use tiebreak_run::inference::batch::Batch;
 use tiebreak_run::inference::replay::Answerer;
 use tiebreak_run::run::companions::Companions;
 
@@ -49,8 +49,8 @@ impl<'j> Speaker<'j> {
         }
     }
 
-    /// Bytes that one answer takes beside the weights.
+    /// Bytes of the tensors that live at once while one answer is made, the parameters included.
     pub fn memory(&self) -> u64 {
-        Decoder::memory(self.writer)
+        Batch::memory(self.writer, 1)
     }
 }

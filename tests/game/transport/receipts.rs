@@ -14,9 +14,11 @@ use tiebreak_engine::cpu::Cpu;
 use tiebreak_game::net::desk::Desk;
 use tiebreak_game::net::folder::Answers;
 use tiebreak_game::party::ReceiptParty;
+use tiebreak_record::commit::answer_trace::claimed_root;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::receipt::Receipt;
+use tiebreak_record::commit::salted_receipt::{self, AnyReceipt};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::{checkpoint, names};
@@ -47,6 +49,12 @@ fn a_game_about_a_receipt_convicts_whoever_lies() {
     assert_eq!(said["receipt"]["sha256"], sum);
     let bytes = fs::read(folder.path("terms.json")).unwrap();
     let terms = Terms::from_bytes(&bytes).unwrap();
+    let text = &terms.receipt.as_ref().unwrap().text;
+    let opening = fs::read_to_string(folder.path("o.json")).unwrap();
+    let (AnyReceipt::Answer(receipt), _) = salted_receipt::read(text, Some(&opening)).unwrap() else {
+        panic!("a receipt of an answer")
+    };
+    let claimed = claimed_root(&receipt.traces.unwrap(), &receipt.root);
     // The receipt needs its opening, the signer comes first, a clock is given, and runs have other options.
     let refused = |args: &str, says: &str| {
         let (code, _, stderr) = folder.run(&format!("{args} --out other.json"));
@@ -84,7 +92,7 @@ fn a_game_about_a_receipt_convicts_whoever_lies() {
     let play = format!("referee terms.json --key referee alice={address} bob=bob-folder --out v.json");
     let result = folder.json(&play, 1);
     assert_eq!(result["result"]["remaining"], serde_json::json!([0]), "{result}");
-    assert_eq!(result["result"]["upheld"], root.as_str());
+    assert_eq!(result["result"]["upheld"], claimed.to_string());
     let checked = folder.json("verdict check v.json --party-key bob.pub", 1);
     assert_eq!((&checked["computation"], &checked["traces"]), (&serde_json::Value::Null, &root.into()));
     // The first party is the signer. No trainer is a party, and nothing is said of a run or of records.

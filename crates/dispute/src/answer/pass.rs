@@ -208,7 +208,7 @@ impl Pass {
         let tokens: Vec<u32> = ids.skip(first).take(prompt + numbers.end - 1 - first).collect();
         let size = tokens.len() as u32;
         let graph = inference_step(writer, [1, size]);
-        let graph = nearest(graph.ok_or_else(|| wrong("its job has no language model"))?);
+        let graph = nearest(graph.ok_or_else(|| wrong("it has no language model"))?);
         let parameters: Vec<String> =
             writer.parameters().iter().map(|p| format!("param/{}", p.name)).collect();
         let lists = [Derived::Tokens(tokens), Derived::Positions, Derived::Rows(size - 1)].into_iter();
@@ -302,9 +302,14 @@ impl Pass {
     /// Checks that the receipt commits to the pass's root.
     pub(super) fn committed(&self, window: &TracedWindow) -> Result<(), Malformed> {
         let traces = self.traces.ok_or_else(|| wrong("its receipt commits no traces"))?;
+        self.under(&traces, window)
+    }
+
+    /// Checks that this root over passes commits to the pass's root.
+    pub(crate) fn under(&self, traces: &Digest, window: &TracedWindow) -> Result<(), Malformed> {
         let leaf = self.leaf(&window.root);
         let (number, count) = (window.number as u64, self.passes as u64);
-        if merkle::root_from_proof(leaf, number, count, &window.proof)? != traces {
+        if merkle::root_from_proof(leaf, number, count, &window.proof)? != *traces {
             return Err(wrong(format!("{} is not what the receipt commits", self.what)));
         }
         Ok(())

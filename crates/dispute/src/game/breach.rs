@@ -133,9 +133,9 @@ pub enum Breach {
     /// The trainer opened another root than its head's.
     #[error("it opens another root than that of its signed head")]
     OtherRoot,
-    /// The signer opened another root than its receipt's.
-    #[error("it opens another root over traces than that of the receipt, which it signed")]
-    OtherTraces,
+    /// The signer opened another root than that over its receipt's two.
+    #[error("it opens another root than the one over the traces and rows of the receipt, which it signed")]
+    OtherReceipt,
     /// The root over the operators of a pass contradicts the pass's leaf.
     #[error("the root over its window's operators is not the one that it committed to")]
     PassRoot,
@@ -304,7 +304,7 @@ impl Breach {
             Rounding(_) => Reason::IllegalRounding,
             Opening
             | OtherRoot
-            | OtherTraces
+            | OtherReceipt
             | PassRoot
             | Level { .. }
             | OtherRecord
@@ -342,7 +342,7 @@ impl Breach {
             TwoStatements { .. } => "two_statements",
             Opening => "opening",
             OtherRoot => "other_root",
-            OtherTraces => "other_traces",
+            OtherReceipt => "other_receipt",
             PassRoot => "pass_root",
             ForsakenRoot => "forsaken_root",
             LevelSize => "level_size",

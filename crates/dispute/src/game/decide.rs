@@ -15,7 +15,7 @@ impl Duel {
     /// Decides a differing element: the next question, or the verdict.
     pub fn element(&mut self, rules: &Rules, subject: Subject, element: usize, claimed: [u32; 2]) -> Next {
         match subject {
-            Subject::Batch { .. } => self.ask(rules, Need::All, None),
+            Subject::Batch { .. } | Subject::Row { .. } => self.ask(rules, Need::All, None),
             Subject::Node { .. } | Subject::Pass { .. } => {
                 let Some((graph, node)) = rules.node(subject) else { return NO_ELEMENT };
                 let Some(fold) = element::fold_of(graph, node, element, claimed[0]) else {

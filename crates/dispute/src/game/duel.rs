@@ -30,19 +30,17 @@ pub(super) struct Duel {
 }
 
 impl Duel {
-    /// The game of two parties that claim different roots over their records, or over the passes of a receipt.
+    /// The game of two parties that claim different roots over their records, or over the two roots of a receipt.
     pub fn new(rules: &Rules, parties: [usize; 2], roots: [Digest; 2]) -> Duel {
-        let side =
-            |i: usize| Side { party: parties[i], root: roots[i], record: None, before: None, trace: None };
-        let (tree, name) = rules.whole();
+        let side = |i: usize| {
+            let (party, root) = (parties[i], roots[i]);
+            Side { party, root, record: None, before: None, passes: None, trace: None }
+        };
+        let (tree, whole) = rules.whole();
         let (count, ..) = rules.shape(tree);
         let values = roots.map(|root| root.0.to_vec());
-        let stage = match tree {
-            // The root over one leaf is the leaf.
-            Tree::Passes if count == 1 => Stage::Pass { pass: 0, leaves: values },
-            _ => Stage::Walk(Walk { tree, first: 0, count, total: count, values }),
-        };
-        let found = vec![format!("{count} {name}: roots {} and {}", roots[0].short(), roots[1].short())];
+        let stage = Stage::Walk(Walk { tree, first: 0, count, total: count, values });
+        let found = vec![format!("{whole}: roots {} and {}", roots[0].short(), roots[1].short())];
         Duel { sides: [side(0), side(1)], stage, disputed: None, folded: None, found }
     }
 
@@ -176,6 +174,10 @@ impl Duel {
         ) {
             return lost;
         }
+        if walk.tree == Tree::Receipt {
+            let passes = |values: &Vec<Vec<u8>>| Digest(values[0].as_slice().try_into().unwrap_or_default());
+            self.sides.iter_mut().zip(&values).for_each(|(side, values)| side.passes = Some(passes(values)));
+        }
         let Some(child) = (0..ranges.len()).find(|&i| values[0][i] != values[1][i]) else {
             return Next::Impossible("the same values below a node give two values of it");
         };
@@ -209,8 +211,13 @@ impl Duel {
                 let field = Field::Gradient { micro: first as u32 };
                 self.go(Stage::Binding { step, field, asked: 0, declined: false, claims: Some(values) })
             }
+            // Rows follow from passes.
+            Tree::Receipt if first == 0 => self.descend(rules, Tree::Passes, values),
+            Tree::Receipt => self.descend(rules, Tree::Rows, values),
             Tree::Passes => self.go(Stage::Pass { pass: first as u32, leaves: values }),
-            Tree::Batch { .. } | Tree::Trace { .. } | Tree::Pass { .. } => match rules.leaf(tree, first) {
+            Tree::Batch { .. } | Tree::Trace { .. } | Tree::Pass { .. } | Tree::Rows => match rules
+                .leaf(tree, first)
+            {
                 Some(subject) => {
                     self.found.push(format!("the first tensor that differs: {}", rules.describe(subject)));
                     self.go(Stage::Root { subject, leaves: values })

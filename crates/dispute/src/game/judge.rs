@@ -90,6 +90,9 @@ pub(super) fn evidence(
     if let Subject::Pass { pass, node } = disputed.subject {
         return of_pass(rules, side, (pass, node, element), need, frame, answer);
     }
+    if let Subject::Row { number } = disputed.subject {
+        return of_row(rules, side, (number, element), answer);
+    }
     let rounding = logged(rules, disputed.subject);
     let context = rules.run_mut().ok_or_else(|| wrong("the game is about no run"))?.under(&side.root);
     match (disputed.subject, answer) {
@@ -153,6 +156,16 @@ fn of_pass(
     let slices = pass.inputs(&root, &element::reads(&pass.graph, node, need), &inputs)?;
     let part = element::part(&pass.graph, node, element, need, frame, pass.known(&slices));
     decided(&pass.graph, node, part)
+}
+
+/// [`evidence`] about an element of a row of a receipt: the logits of its window have it.
+fn of_row(rules: &Rules, side: &Side, place: (u32, usize), answer: Answer) -> Result<Evidence, Malformed> {
+    let Answer::Logits { window, logits } = answer else {
+        return Err(wrong("it answers another question"));
+    };
+    let receipt = rules.receipt().ok_or_else(|| wrong("the game is about no receipt"))?;
+    let traces = side.passes.ok_or_else(|| wrong("the side opened no root over passes"))?;
+    receipt.logit(&traces, place, &window, logits).map(Evidence::Word)
 }
 
 /// The slices of operands, after a check of each against the side's commitment.

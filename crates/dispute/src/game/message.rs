@@ -6,6 +6,8 @@
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+pub use super::statement::Statement;
+use crate::answer::TracedWindow;
 use crate::evidence::proven::{DataSlices, LogSlices, PhaseName, ProvenInput, ProvenTensor, Scalar};
 pub use crate::one_encoding::{from_bytes, to_bytes};
 use tiebreak_record::commit::Malformed;
@@ -42,6 +44,11 @@ pub enum Subject {
         pass: u32,
         /// The node's index in the pass's graph.
         node: usize,
+    },
+    /// The row of logits of a token of a receipt.
+    Row {
+        /// The token's number in the answer, from 0.
+        number: u32,
     },
 }
 
@@ -95,6 +102,10 @@ pub enum Tree {
         /// The step, from 1.
         step: u32,
     },
+    /// The two roots of a receipt, which take the place of leaves: over its passes, and over its tokens and rows.
+    Receipt,
+    /// The tokens of a receipt with their rows of logits: RFC 6962 over its answer.
+    Rows,
     /// The passes of a receipt: RFC 6962 over its windows.
     Passes,
     /// A pass of a receipt: RFC 6962 over the outputs of its nodes.
@@ -126,6 +137,8 @@ impl Tree {
             Tree::Batch { .. } => "batch",
             Tree::Gradients { .. } => "gradients",
             Tree::Trace { .. } | Tree::Pass { .. } => "operators",
+            Tree::Receipt => "roots",
+            Tree::Rows => "rows",
             Tree::Passes => "passes",
             Tree::Tensor { .. } => "slices",
             Tree::Terms { .. } => "terms",
@@ -191,7 +204,7 @@ impl Field {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
 pub enum Question {
-    /// H(key, salt, root) of the party's records, or of a receipt's passes.
+    /// H(key, salt, root) of the party's records, or of a receipt's two roots.
     Commit,
     /// Salt and root.
     Reveal,
@@ -291,7 +304,7 @@ pub enum Answer {
     Reveal {
         /// 32 bytes that nobody could guess.
         salt: Digest,
-        /// The root over all records.
+        /// The root over all records, or over a receipt's two roots.
         root: Digest,
     },
     /// The answer to [`Question::Children`].
@@ -327,6 +340,13 @@ pub enum Answer {
     Operands {
         /// Slices of the tensors that the element reads, by ascending tensor.
         inputs: Vec<ProvenInput>,
+    },
+    /// The answer to [`Question::Evidence`] about a row of a receipt.
+    Logits {
+        /// The window whose pass gives the row.
+        window: TracedWindow,
+        /// The slice of its logits that has the element.
+        logits: ProvenInput,
     },
     /// The answer to [`Question::Evidence`] about a batch.
     Samples {
@@ -411,50 +431,6 @@ pub struct LogBlock {
     pub block: u64,
     /// The slices of the log that prove the block.
     pub log: LogSlices,
-}
-
-/// A party's statement about a step, signed once: the root over the step's operators. Two different statements of one key about
-/// one record convict the party.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Statement {
-    /// The computation.
-    pub computation: Digest,
-    /// The step, from 1.
-    pub step: u32,
-    /// The Merkle leaf of the step's record.
-    pub record: Digest,
-    /// The root over the step's operators.
-    pub trace: Digest,
-    /// The Ed25519 signature of the domain `tiebreak 2 statement` and the fields, one on each line.
-    pub signature: Base64,
-}
-
-impl Statement {
-    /// A signed statement.
-    pub fn new(computation: Digest, step: u32, record: Digest, trace: Digest, key: &PrivateKey) -> Statement {
-        let mut statement = Statement { computation, step, record, trace, signature: Base64(Vec::new()) };
-        statement.signature = Base64(key.sign(&statement.signed()).to_vec());
-        statement
-    }
-
-    /// The signed bytes: a domain and the fields.
-    fn signed(&self) -> Vec<u8> {
-        let Statement { computation, step, record, trace, .. } = self;
-        format!("tiebreak 2 statement\n{computation}\n{step}\n{record}\n{trace}\n").into_bytes()
-    }
-
-    /// True if the statement has another root than `other` about the same record.
-    pub fn contradicts(&self, other: &Statement) -> bool {
-        let about = |s: &Statement| (s.computation, s.step, s.record);
-        about(self) == about(other) && self.trace != other.trace
-    }
-
-    /// True if `key` signed the statement.
-    pub fn is_of(&self, key: &PublicKey) -> bool {
-        let signature = self.signature.0.as_slice().try_into();
-        signature.is_ok_and(|signature| key.verifies(&self.signed(), signature))
-    }
 }
 
 /// A question as it is sent, with its game and turn. The referee signs it, so that parties work for nobody else.

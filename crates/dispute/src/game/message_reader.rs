@@ -1,6 +1,7 @@
 //! Reads questions, answers and what they name as their fields come: the kind is the first of them in the one encoding.
 
 use super::message::{Answer, Field, Fold, LogBlock, LogPlace, Need, Question, Subject, Tree};
+use crate::answer::TracedWindow;
 use crate::evidence::proven::{DataSlices, PhaseName, ProvenInput, ProvenTensor};
 use crate::tag_first::tag_first;
 use tiebreak_record::commit::digest::Digest;
@@ -11,6 +12,7 @@ tag_first!(Subject, "of", {
     "batch" => Batch { step: u32, micro: u32, tensor: usize },
     "node" => Node { step: u32, phase: PhaseName, node: usize },
     "pass" => Pass { pass: u32, node: usize },
+    "row" => Row { number: u32 },
 });
 
 tag_first!(Fold, "kind", {
@@ -27,6 +29,8 @@ tag_first!(Tree, "tree", {
     "batch" => Batch { step: u32 },
     "gradients" => Gradients { step: u32 },
     "trace" => Trace { step: u32 },
+    "receipt" => Receipt {},
+    "rows" => Rows {},
     "passes" => Passes {},
     "pass" => Pass { pass: u32 },
     "tensor" => Tensor { subject: Subject },
@@ -67,6 +71,7 @@ tag_first!(Answer, "is", {
     "slice" => Slice { bytes: Base64 },
     "total" => Total { value: Base64 },
     "operands" => Operands { inputs: Vec<ProvenInput> },
+    "logits" => Logits { window: TracedWindow, logits: ProvenInput },
     "samples" => Samples { files: Vec<FileManifest>, slices: Vec<DataSlices> },
     "rounding" => Rounding { inputs: Vec<ProvenInput>, log: Option<LogBlock> },
     "binding" => Binding { outputs: Vec<Digest>, siblings: Hashes, kept: Vec<ProvenTensor> },

@@ -22,6 +22,7 @@ pub mod rules;
 pub mod run_rules;
 pub mod search;
 mod stage;
+mod statement;
 mod supply;
 pub mod terms;
 pub mod tried;

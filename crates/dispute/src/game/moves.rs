@@ -23,6 +23,10 @@ pub enum QuestionKind {
     Commit,
     /// [`Question::Reveal`].
     Reveal,
+    /// [`Question::Children`] of a receipt's two roots.
+    Roots,
+    /// [`Question::Children`] of a receipt's rows.
+    Rows,
     /// [`Question::Children`] of a receipt's passes.
     Passes,
     /// [`Question::Pass`].
@@ -124,7 +128,7 @@ pub const LEAF_MAX: u64 = 64 * 1024;
 pub(crate) const SUPPLY_MAX: u64 = 96 * 1024;
 
 /// All moves.
-pub(crate) const MOVES: [Move; 23] = {
+pub(crate) const MOVES: [Move; 25] = {
     use Clock::{Moves, Replay};
     use QuestionKind::*;
     use Size::{Fixed, Level};
@@ -143,7 +147,9 @@ pub(crate) const MOVES: [Move; 23] = {
         row(Supply, One, Moves, Fixed(SUPPLY_MAX), &[QuestionKind::Logs]),
         row(LogBlock, One, Moves, Size::Supply, &[]),
         row(QuestionKind::Commit, Both, Clock::Run, Fixed(128), &[Reveal]),
-        row(QuestionKind::Reveal, Both, Moves, Fixed(256), &[Passes, Pass, Records]),
+        row(QuestionKind::Reveal, Both, Moves, Fixed(256), &[Roots, Records]),
+        row(Roots, Both, Moves, Level, &[Rows, Passes, Pass, Root]),
+        row(Rows, Both, Moves, Level, &[Rows, Root]),
         row(Passes, Both, Moves, Level, &[Passes, Pass]),
         row(Pass, Both, Moves, Fixed(256), &[Operators, Root]),
         row(Records, Both, Moves, Level, &[Records, Record]),
@@ -175,6 +181,8 @@ pub(crate) fn kind(question: &Question) -> QuestionKind {
         Question::Reveal => QuestionKind::Reveal,
         Question::Children { tree, .. } => match tree {
             Tree::Transcript => QuestionKind::Records,
+            Tree::Receipt => QuestionKind::Roots,
+            Tree::Rows => QuestionKind::Rows,
             Tree::Passes => QuestionKind::Passes,
             Tree::Batch { .. } => QuestionKind::Batch,
             Tree::Gradients { .. } => QuestionKind::Gradients,
@@ -318,6 +326,7 @@ fn most(kind: QuestionKind, rules: &Rules) -> u64 {
     let depth = |leaves: u64, leaf: u64| u64::from(search::depth(leaves, leaf));
     let tree = |tree: Tree| depth(rules.shape(tree).0, 1);
     match kind {
+        QuestionKind::Rows => tree(Tree::Rows),
         QuestionKind::Passes => tree(Tree::Passes),
         QuestionKind::Records => tree(Tree::Transcript),
         QuestionKind::Batch => tree(Tree::Batch { step: 1 }),
@@ -336,8 +345,9 @@ fn paths(rules: &Rules) -> &'static [(&'static [QuestionKind], Of)] {
     use QuestionKind::*;
     if rules.run().is_none() {
         return &[
-            (&[Passes, Pass, Operators, Root, Bytes, Slice, Element], Of::Node),
-            (&[Passes, Pass, Operators, Root, Bytes, Slice, Frame, Total, Subtotals, Terms], Of::Node),
+            (&[Roots, Rows, Root, Bytes, Slice, Element], Of::Node),
+            (&[Roots, Passes, Pass, Operators, Root, Bytes, Slice, Element], Of::Node),
+            (&[Roots, Passes, Pass, Operators, Root, Bytes, Slice, Frame, Total, Subtotals, Terms], Of::Node),
         ];
     }
     &[

@@ -1,4 +1,4 @@
-//! The rules of a game about a receipt: the passes of the answer's windows, whose operators are disputed.
+//! The rules of a game about a receipt: the passes of the answer's windows, whose operators are disputed, and the rows of logits.
 //!
 //! Everything that a pass reads beside its own operators follows from the receipt, or is under a root that the receipt has.
 
@@ -6,12 +6,16 @@ use std::sync::OnceLock;
 
 use super::message::{Subject, Tree};
 use super::terms::{DisputedReceipt, Terms, wrong};
-use crate::answer::Pass;
+use crate::answer::{Pass, TracedWindow};
+use crate::evidence::proven::{ProvenInput, wrong as unproven};
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::element::Source;
 use tiebreak_contract::program::graph::TensorType;
 use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::answer_trace::claimed_root;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
-use tiebreak_record::commit::receipt::Receipt;
+use tiebreak_record::commit::receipt::{Receipt, answer_leaf};
 use tiebreak_record::commit::salted_receipt::{self, AnyReceipt};
 use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_count};
 
@@ -54,6 +58,10 @@ pub(super) struct ReceiptRules {
     job: String,
     /// The root over the passes, which the signer signed.
     pub traces: Digest,
+    /// The root over its two roots.
+    pub claimed: Digest,
+    /// The type of a row of logits.
+    row: TensorType,
     /// The passes. One is made when it is first asked for, so a game makes one for each two parties.
     passes: Vec<OnceLock<Option<Box<Pass>>>>,
     pub most: Most,
@@ -98,7 +106,9 @@ impl ReceiptRules {
             most.take(&Pass::of(&receipt, &terms.job, count - 1).map_err(of_terms)?);
         }
         let passes: Vec<OnceLock<Option<Box<Pass>>>> = (0..count).map(|_| OnceLock::new()).collect();
-        Ok(ReceiptRules { receipt, job: terms.job.clone(), traces, passes, most })
+        let claimed = claimed_root(&traces, &receipt.root);
+        let row = TensorType { dtype: DType::F32, shape: vec![classes] };
+        Ok(ReceiptRules { receipt, job: terms.job.clone(), traces, claimed, row, passes, most })
     }
 
     /// The pass with this number.
@@ -107,20 +117,58 @@ impl ReceiptRules {
         self.passes.get(number as usize)?.get_or_init(made).as_deref()
     }
 
-    /// The number of leaves of a tree over passes or operators; `None` for other trees.
+    /// The number of leaves of a tree over roots, rows, passes or operators; `None` for other trees.
     pub fn leaves(&self, tree: Tree) -> Option<u64> {
         match tree {
+            Tree::Receipt => Some(2),
+            Tree::Rows => Some(self.receipt.answer.len() as u64),
             Tree::Passes => Some(self.passes.len() as u64),
             Tree::Pass { pass } => Some(self.pass(pass)?.graph.nodes.len() as u64),
             _ => None,
         }
     }
 
-    /// The name and type of a node's output.
+    /// The name and type of a node's output, or of a row.
     pub fn tensor(&self, subject: Subject) -> Option<(String, TensorType)> {
-        let Subject::Pass { pass, node } = subject else { return None };
-        let graph = &self.pass(pass)?.graph;
-        let output = graph.nodes.get(node)?.output;
-        Some((format!("step/{node}"), graph.tensor(output).clone()))
+        match subject {
+            Subject::Pass { pass, node } => {
+                let graph = &self.pass(pass)?.graph;
+                let output = graph.nodes.get(node)?.output;
+                Some((format!("step/{node}"), graph.tensor(output).clone()))
+            }
+            Subject::Row { number } => {
+                self.receipt.answer.get(number as usize)?;
+                Some((format!("row/{number}"), self.row.clone()))
+            }
+            Subject::Batch { .. } | Subject::Node { .. } => None,
+        }
+    }
+
+    /// The leaf of a token with this digest of its row.
+    pub fn row_leaf(&self, number: u32, row: &Digest) -> Option<Digest> {
+        Some(answer_leaf(number, *self.receipt.answer.get(number as usize)?, row))
+    }
+
+    /// An element of the row of a token, from the logits of its window under a root over passes.
+    ///
+    /// # Errors
+    /// If the root does not commit to these logits, or they do not hold the element.
+    pub fn logit(
+        &self,
+        traces: &Digest,
+        (number, element): (u32, usize),
+        window: &TracedWindow,
+        logits: ProvenInput,
+    ) -> Result<u32, Malformed> {
+        let pass = u32::try_from(window.number).ok().and_then(|pass| self.pass(pass));
+        let gives = |pass: &&Pass| pass.numbers.contains(&(number as usize));
+        let pass = pass
+            .filter(gives)
+            .ok_or_else(|| unproven(format!("window {} gives no row of token {number}", window.number)))?;
+        pass.under(traces, window)?;
+        let id = pass.graph.output("logits").ok_or_else(|| unproven("its graph has no logits"))?;
+        let slices = pass.inputs(&window.root, &[id], &[logits])?;
+        let place = pass.row_place(&self.receipt, number as usize) * self.row.len() + element;
+        pass.known(&slices).get(id, place).map_err(|error| unproven(error.to_string()))
     }
 }

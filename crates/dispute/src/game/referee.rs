@@ -420,7 +420,7 @@ impl Referee {
             return None;
         }
         if let Some(receipt) = self.rules.receipt() {
-            return (receipt.traces != *root).then_some(Breach::OtherTraces);
+            return (receipt.claimed != *root).then_some(Breach::OtherReceipt);
         }
         let claim = self.rules.run()?.claim.as_ref().filter(|claim| claim.root != *root)?;
         Some(if claim.head.is_some() { Breach::OtherRoot } else { Breach::ForsakenRoot })

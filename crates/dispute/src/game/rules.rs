@@ -146,18 +146,22 @@ impl Rules {
         self.run().is_some_and(RunRules::is_logged)
     }
 
-    /// The tree over everything that a party commits to, and the name of its leaves.
-    pub(super) fn whole(&self) -> (Tree, &'static str) {
+    /// The tree over everything that a party commits to, and in words what is in it.
+    pub(super) fn whole(&self) -> (Tree, String) {
+        let count = |tree: Tree| self.shape(tree).0;
         match &self.about {
-            About::Run(_) => (Tree::Transcript, "records"),
-            About::Receipt(_) => (Tree::Passes, "passes"),
+            About::Run(_) => (Tree::Transcript, format!("{} records", count(Tree::Transcript))),
+            About::Receipt(_) => {
+                let [passes, rows] = [Tree::Passes, Tree::Rows].map(count);
+                (Tree::Receipt, format!("{passes} passes and {rows} rows"))
+            }
         }
     }
 
     /// The graph that has the node of a subject, and the node; `None` for the tensors of a batch, and if there is no such node.
     pub(super) fn node(&self, subject: Subject) -> Option<(&Graph, usize)> {
         let (graph, node) = match subject {
-            Subject::Batch { .. } => return None,
+            Subject::Batch { .. } | Subject::Row { .. } => return None,
             Subject::Node { phase, node, .. } => (self.run()?.graph(Phase::from(phase)), node),
             Subject::Pass { pass, node } => (&self.receipt()?.pass(pass)?.graph, node),
         };
@@ -188,6 +192,7 @@ impl Rules {
         match (&self.about, tree) {
             (About::Run(run), _) => run.leaf(tree, index),
             (About::Receipt(_), Tree::Pass { pass }) => Some(Subject::Pass { pass, node: index as usize }),
+            (About::Receipt(_), Tree::Rows) => Some(Subject::Row { number: index as u32 }),
             (About::Receipt(_), _) => None,
         }
     }
@@ -205,6 +210,7 @@ impl Rules {
         let name = self.tensor(subject).map_or_else(|| "no tensor".to_string(), |(name, _)| name);
         let of = match subject {
             Subject::Batch { step, .. } => return format!("{name} of step {step}'s batch"),
+            Subject::Row { number } => return format!("the row of token {number}"),
             Subject::Node { step, .. } => format!("step {step}"),
             Subject::Pass { pass, .. } => format!("window {pass}"),
         };
@@ -220,7 +226,11 @@ impl Rules {
     /// The Merkle leaf of a tensor with this BLAKE3 root.
     pub fn tensor_leaf(&self, subject: Subject, root: &Hash) -> Option<Digest> {
         let (name, ty) = self.tensor(subject)?;
-        Some(table::leaf(&name, &tensor::digest_from_root(&ty, root)))
+        let digest = tensor::digest_from_root(&ty, root);
+        match subject {
+            Subject::Row { number } => self.receipt()?.row_leaf(number, &digest),
+            _ => Some(table::leaf(&name, &digest)),
+        }
     }
 
     /// The most bytes of a block of a rounding log with its proof, as text; 0 in the exact profile.

@@ -149,7 +149,12 @@ impl RunRules {
             Tree::Batch { .. } => Some(self.batch_tensors() as u64 * micro_batches),
             Tree::Gradients { .. } => Some(micro_batches),
             Tree::Trace { .. } => Some(self.operators()),
-            Tree::Passes | Tree::Pass { .. } | Tree::Tensor { .. } | Tree::Terms { .. } => None,
+            Tree::Receipt
+            | Tree::Rows
+            | Tree::Passes
+            | Tree::Pass { .. }
+            | Tree::Tensor { .. }
+            | Tree::Terms { .. } => None,
         }
     }
 
@@ -188,7 +193,7 @@ impl RunRules {
                 let output = graph.nodes.get(node)?.output;
                 Some((leaf_name(phase, node), graph.tensor(output).clone()))
             }
-            Subject::Pass { .. } => None,
+            Subject::Pass { .. } | Subject::Row { .. } => None,
         }
     }
 

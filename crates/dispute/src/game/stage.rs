@@ -21,6 +21,8 @@ pub(super) struct Side {
     pub record: Option<(Record, Digest)>,
     /// The record before it.
     pub before: Option<ProvenRecord>,
+    /// The root over the passes of a receipt.
+    pub passes: Option<Digest>,
     /// The root over the operators of the disputed step or pass.
     pub trace: Option<Digest>,
 }

@@ -257,7 +257,7 @@ impl Party {
     fn children(&mut self, tree: Tree, first: u64, count: u64) -> Result<Option<Base64>, PartyError> {
         let leaves = match tree {
             Tree::Transcript => return Ok(trees::rfc6962(&self.replays.transcript.leaves, first, count)),
-            Tree::Passes | Tree::Pass { .. } => None,
+            Tree::Receipt | Tree::Rows | Tree::Passes | Tree::Pass { .. } => None,
             Tree::Tensor { subject } => {
                 let slices = self.slices(subject)?;
                 return Ok(slices.and_then(|slices| trees::blake3(slices, first, count)));

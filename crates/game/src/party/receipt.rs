@@ -4,34 +4,38 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufReader, BufWriter, Read, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::error::PartyError;
 use super::{QUESTION_MAX, agreement, salt, sealed, slice_of, trees};
-use tiebreak_audit::answers::{PassOperands, read_by};
+use tiebreak_audit::answers::{PassOperands, proven, read_by};
+use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::graph::TensorId;
+use tiebreak_contract::program::inference::windows;
 use tiebreak_contract::program::step::StateTensor;
-use tiebreak_dispute::answer::{Answering, Pass};
+use tiebreak_dispute::answer::{Answering, Origin, Pass, TracedWindow};
 use tiebreak_dispute::game::element;
 use tiebreak_dispute::game::message::{Answer, Asked, Need, Question, Subject, Tree, commitment};
 use tiebreak_dispute::game::rules::Rules;
 use tiebreak_dispute::game::search;
 use tiebreak_dispute::game::terms::Terms;
+use tiebreak_dispute::verdict::ProvenTensor;
 use tiebreak_engine::Engine;
 use tiebreak_engine::liveness::peak_bytes;
-use tiebreak_record::commit::answer_trace::{node_leaf, window_leaf};
+use tiebreak_record::commit::answer_trace::{claimed_root, node_leaf, window_leaf};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
-use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::proven::Base64;
 use tiebreak_record::commit::receipt::Receipt;
 use tiebreak_record::commit::salted_receipt::{self, AnyReceipt};
 use tiebreak_record::commit::state::{StateRoots, tensor_digests};
-use tiebreak_record::commit::tensor::{Hash, SLICE_BYTES, piece_values};
+use tiebreak_record::commit::tensor::{Hash, SLICE_BYTES, digest_from_root, piece_values};
 use tiebreak_record::commit::trace::TracedNode;
+use tiebreak_record::commit::{merkle, tensor};
 use tiebreak_run::inference::replay::Answerer;
-use tiebreak_run::inference::traced::{Change, Tamper};
+use tiebreak_run::inference::traced::{Change, Tamper, row_leaves};
 use tiebreak_run::run::disk::{self, Disk};
 
 /// A model with its weights.
@@ -149,6 +153,8 @@ pub struct ReceiptParty {
     leaves: Vec<Digest>,
     /// The file that keeps the trace.
     kept: Option<(PathBuf, Disk)>,
+    /// The leaves of the tokens with their rows.
+    rows: Vec<Digest>,
     disputed: Option<Disputed>,
     /// The changes of a signer who was not honest.
     change: Option<Box<Change<'static>>>,
@@ -219,7 +225,8 @@ impl ReceiptParty {
         let receipt = receipt_of(&terms)?;
         let decoder = Decoder::of(&terms, &receipt, weights)?;
         let game = terms.game();
-        let (trace, leaves, kept, disputed) = (Digests::default(), Vec::new(), None, None);
+        let (trace, kept, disputed) = (Digests::default(), None, None);
+        let (leaves, rows) = (Vec::new(), Vec::new());
         Ok(ReceiptParty {
             terms,
             game,
@@ -231,6 +238,7 @@ impl ReceiptParty {
             trace,
             leaves,
             kept,
+            rows,
             disputed,
             change,
         })
@@ -258,23 +266,30 @@ impl ReceiptParty {
                 Some(window_leaf(first, tokens, &merkle::root(&trace.node_leaves(number)?)))
             })
             .collect();
-        let signer = self.terms.parties.first() == Some(&self.key.public().to_text());
-        let root = merkle::root(&leaves);
-        if let Some(traces) = self.receipt.traces
-            && signer
-            && self.change.is_none()
-            && traces != root
-        {
-            return Err(PartyError::Refused(format!(
-                "this machine's trace of the answer is not the one that the receipt commits ({}): answer with the engine that signed it",
-                root.not(&traces)
-            )));
+        let rows = row_leaves(&self.receipt, &trace.rows);
+        if self.terms.parties.first() == Some(&self.key.public().to_text()) && self.change.is_none() {
+            self.signed(&merkle::root(&leaves), &merkle::root(&rows))?;
         }
         if let Some(file) = self.kept.as_ref().filter(|_| is_new) {
             self.keep(&trace, file)?;
         }
-        (self.trace, self.leaves) = (trace, leaves);
+        (self.trace, self.leaves, self.rows) = (trace, leaves, rows);
         Ok(())
+    }
+
+    /// Checks that the roots over the passes and over the rows are those that the receipt commits.
+    fn signed(&self, traces: &Digest, rows: &Digest) -> Result<(), PartyError> {
+        let signed = [
+            ("trace of the answer is", traces, self.receipt.traces.unwrap_or(*traces)),
+            ("root over the answer's rows is", rows, self.receipt.root),
+        ];
+        match signed.into_iter().find(|(_, own, signed)| *own != signed) {
+            Some((what, own, signed)) => Err(PartyError::Refused(format!(
+                "this machine's {what} not the one that the receipt commits ({}): answer with the engine that signed it",
+                own.not(&signed)
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// The trace, if the terms leave this machine the time for it.
@@ -370,9 +385,9 @@ impl ReceiptParty {
         Ok(sealed(&asked, answer, &self.key))
     }
 
-    /// The root over the traces of the party's own passes.
+    /// The root over the party's own two roots: over its passes, and over the receipt's tokens with its own rows.
     fn root(&self) -> Digest {
-        merkle::root(&self.leaves)
+        claimed_root(&merkle::root(&self.leaves), &merkle::root(&self.rows))
     }
 
     fn answer(&mut self, question: &Question) -> Result<Option<Answer>, PartyError> {
@@ -392,9 +407,16 @@ impl ReceiptParty {
                 let root = self.trace.node_leaves(pass as usize).map(|leaves| merkle::root(&leaves));
                 Ok(root.map(|root| Answer::Root { root }))
             }
+            Question::Root { subject: Subject::Row { number } } => {
+                let row = self.row(number)?;
+                Ok(row.map(|row| Answer::Root { root: Digest(tensor::root(&row)) }))
+            }
             Question::Root { subject } => {
                 let of = self.disputed(subject)?;
                 Ok(of.map(|of| Answer::Root { root: Digest(trees::blake3_root(&of.slices)) }))
+            }
+            Question::Slice { subject: Subject::Row { number }, slice } => {
+                Ok(self.row(number)?.and_then(|row| slice_of(&row, slice)))
             }
             Question::Slice { subject, slice } => {
                 let of = self.disputed(subject)?;
@@ -405,6 +427,9 @@ impl ReceiptParty {
                     element::total(&operands.pass.graph, node, element, fold, tensors).ok()
                 })?;
                 Ok(value.map(|value| Answer::Total { value: Base64(value) }))
+            }
+            Question::Evidence { subject: Subject::Row { number }, element, need: Need::All } => {
+                self.logit(number, element)
             }
             Question::Evidence { subject, element, need } => self.evidence(subject, element, need),
             // These are about runs.
@@ -419,10 +444,19 @@ impl ReceiptParty {
 
     fn children(&mut self, tree: Tree, first: u64, count: u64) -> Result<Option<Base64>, PartyError> {
         match tree {
+            Tree::Receipt => {
+                let roots = [&self.leaves, &self.rows].map(|leaves| merkle::root(leaves));
+                Ok(trees::rfc6962(&roots, first, count))
+            }
+            Tree::Rows => Ok(trees::rfc6962(&self.rows, first, count)),
             Tree::Passes => Ok(trees::rfc6962(&self.leaves, first, count)),
             Tree::Pass { pass } => {
                 let leaves = self.trace.node_leaves(pass as usize);
                 Ok(leaves.and_then(|leaves| trees::rfc6962(&leaves, first, count)))
+            }
+            Tree::Tensor { subject: Subject::Row { number } } => {
+                let slices = self.row(number)?.map(|row| piece_values(&row, SLICE_BYTES));
+                Ok(slices.and_then(|slices| trees::blake3(&slices, first, count)))
             }
             Tree::Tensor { subject } => {
                 let of = self.disputed(subject)?;
@@ -498,6 +532,50 @@ impl ReceiptParty {
             outputs,
             sample: None,
         }
+    }
+
+    /// Makes the logits that have the row of a token the disputed output, and gives the first element of the row in them; `None` if
+    /// the answer has no such token.
+    fn logits(&mut self, number: u32) -> Result<Option<usize>, PartyError> {
+        let (prompt, answer) = (self.receipt.prompt.len(), self.receipt.answer.len());
+        let windows = windows(prompt, 0..answer, self.decoder.model.writer().context());
+        let holds = |(_, numbers): &(usize, Range<usize>)| numbers.contains(&(number as usize));
+        let Some(window) = windows.iter().position(holds) else { return Ok(None) };
+        let pass = Pass::of(&self.receipt, &self.terms.job, window)?;
+        let made = pass.graph.output("logits").and_then(|id| pass.origin(id));
+        let Some(Origin::Node(node)) = made else { return Ok(None) };
+        let first = pass.row_place(&self.receipt, number as usize) * self.decoder.known.len();
+        let subject = Subject::Pass { pass: window as u32, node: *node };
+        Ok(self.disputed(subject)?.map(|_| first))
+    }
+
+    /// The row of a token, as the party commits to it.
+    fn row(&mut self, number: u32) -> Result<Option<Vec<u8>>, PartyError> {
+        let len = self.decoder.known.len() * DType::F32.size();
+        let Some(first) = self.logits(number)? else { return Ok(None) };
+        let Some(of) = &self.disputed else { return Ok(None) };
+        let logits = &of.output;
+        let changed =
+            tamper(&mut self.change).and_then(|of_rows| of_rows(of.number as usize, of.leaves.len(), logits));
+        let rows = changed.as_deref().unwrap_or(logits);
+        Ok(rows.get(first * DType::F32.size()..).and_then(|rest| rest.get(..len)).map(<[u8]>::to_vec))
+    }
+
+    /// The slice of the logits that an element of a row is in, with its proof.
+    fn logit(&mut self, number: u32, element: u64) -> Result<Option<Answer>, PartyError> {
+        if element >= self.decoder.known.len() as u64 {
+            return Ok(None);
+        }
+        let Some(first) = self.logits(number)? else { return Ok(None) };
+        let Some(of) = &self.disputed else { return Ok(None) };
+        let id = of.pass.graph.nodes[of.node].output;
+        let digest = digest_from_root(of.pass.graph.tensor(id), &trees::blake3_root(&of.slices));
+        let commitment = ProvenTensor { digest, proof: merkle::prove(&of.leaves, of.node) };
+        let slice = (first + element as usize) * DType::F32.size() / SLICE_BYTES;
+        let logits = proven(id, commitment, &of.output, vec![slice]);
+        let (number, root) = (of.number as usize, merkle::root(&of.leaves));
+        let window = TracedWindow { number, root, proof: merkle::prove(&self.leaves, number) };
+        Ok(Some(Answer::Logits { window, logits }))
     }
 
     /// Calls `of` with the operands of an element, if there is such an element: the node, the element, and the tensors that the

@@ -220,7 +220,7 @@ impl Replays {
     /// As [`Replays::disputed`].
     pub fn tensor(&mut self, subject: Subject) -> Result<Option<&[u8]>, PartyError> {
         let bytes = match subject {
-            Subject::Pass { .. } => None,
+            Subject::Pass { .. } | Subject::Row { .. } => None,
             Subject::Batch { step, .. } | Subject::Node { step, .. } if self.record(step).is_none() => None,
             Subject::Batch { step, micro, tensor } => {
                 self.batch(step)?.get(micro as usize).and_then(|batch| batch.tensors.get(tensor))

@@ -31,6 +31,11 @@ pub fn window_leaf(first: u32, tokens: u32, root: &Digest) -> Digest {
     merkle::leaf(&e.0)
 }
 
+/// What a party of a dispute game claims about a receipt: the root over its two roots, that over traces first.
+pub fn claimed_root(traces: &Digest, rows: &Digest) -> Digest {
+    merkle::root(&[*traces, *rows])
+}
+
 /// The leaves of a window's nodes.
 pub fn node_leaves(nodes: &[TracedNode]) -> Vec<Digest> {
     nodes.iter().enumerate().map(|(node, traced)| node_leaf(node, &traced.digest)).collect()

@@ -1,6 +1,6 @@
 //! A decoder that keeps the keys and values of the tokens that it has read (docs/INFERENCE.md).
 
-use tiebreak_contract::program::inference::{Writer, caches, window};
+use tiebreak_contract::program::inference::{Writer, window};
 use tiebreak_engine::{Engine, EngineError, Tensor};
 
 use super::steps::Steps;
@@ -23,12 +23,6 @@ impl<'a> Decoder<'a> {
     ) -> Result<Option<Self>, EngineError> {
         let steps = Steps::new(engine, model, parameters, 1)?;
         Ok(steps.map(|steps| Self { steps, reading: Reading::default() }))
-    }
-
-    /// Bytes of a model's caches, those before and after a step; 0 if the model is no decoder.
-    pub fn memory(model: Writer) -> u64 {
-        let caches = caches(model, 1).unwrap_or_default();
-        caches.iter().map(|(_, ty)| 2 * ty.bytes() as u64).sum()
     }
 
     /// The logits behind a text's last token, [V] words. The text is that of the last call, and more tokens.

@@ -5,6 +5,8 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
 use tiebreak_contract::program::graph::{Graph, Node, TensorType};
 use tiebreak_contract::program::inference::inference_step;
 use tiebreak_engine::{Engine, EngineError, Inputs, Observer, Want};
@@ -17,7 +19,8 @@ use tiebreak_record::commit::trace::TracedNode;
 
 use super::replay::{Answerer, Pass};
 
-/// Changes the output of a node of a window. Arguments: the window, the node, its output.
+/// Changes the output of a node of a window. Arguments: the window, the node, its output. Behind the last node come the logits, as
+/// the signer commits rows of them.
 pub type Change<'a> = dyn FnMut(usize, usize, &[u8]) -> Option<Vec<u8>> + Send + 'a;
 /// A change of outputs; an honest signer makes none.
 pub type Tamper<'a> = Option<&'a mut Change<'a>>;
@@ -92,11 +95,14 @@ impl Answerer<'_> {
             let Some((_, pass)) = &mut pass else { break };
             let mut hashing = Hashing::new(pass.graph(), window, tamper.as_deref_mut());
             let rows = pass.rows(engine, tokens, Some(&mut hashing))?;
+            let nodes = hashing.nodes;
+            let changed = tamper.as_deref_mut().and_then(|of| of(window, nodes.len(), &bytes_of(&rows)));
+            let rows = changed.map_or(rows, |logits| words_from_bytes(DType::F32, &logits));
             let row = |number: usize| {
                 let place = receipt.prompt.len() + number - first - 1;
                 row_digest(&rows[place * self.known.len()..][..self.known.len()])
             };
-            take(hashing.nodes, numbers.map(row).collect());
+            take(nodes, numbers.map(row).collect());
         }
         Ok(())
     }

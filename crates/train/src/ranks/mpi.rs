@@ -5,6 +5,8 @@
 //! the rank's connection says which rank it is.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -23,7 +25,7 @@ const PIECE: usize = 1 << 20;
 /// The tag of all messages.
 const TAG: i32 = 7;
 /// The most bytes that rank 0 tells all others when they meet.
-const MEET_MAX: usize = 1024;
+pub const MEET_MAX: usize = 1024;
 /// The time for which an exchange asks MPI again and again; later it pauses between.
 const BUSY: Duration = Duration::from_millis(2);
 /// That pause.
@@ -81,6 +83,8 @@ pub struct World {
     library: String,
     orders: Sender<Order>,
     done: Receiver<Done>,
+    /// The pieces that have gone or come so far.
+    moved: Arc<AtomicU64>,
 }
 
 impl World {
@@ -91,14 +95,17 @@ impl World {
     pub fn join(timeout: Duration) -> Result<World, RankError> {
         let refused = |why: String| RankError::Refused(format!("--transport mpi: {why}"));
         let ((orders, receiver), (sender, done), (hello, facts)) = (channel(), channel(), channel());
-        let work = move || serve(&hello, &receiver, &sender);
+        let moved = Arc::new(AtomicU64::new(0));
+        let counting = moved.clone();
+        let work = move || serve(&hello, &receiver, &sender, &counting);
         let thread = std::thread::Builder::new().name("mpi".into()).spawn(work);
         thread.map_err(|error| refused(format!("cannot start a thread: {error}")))?;
-        let facts: Facts = facts.recv_timeout(timeout).map_err(|_| {
+        let facts: Result<Facts, String> = facts.recv_timeout(timeout).map_err(|_| {
             refused(format!("MPI did not begin within {} s (--rank-timeout)", timeout.as_secs()))
         })?;
+        let facts = facts.map_err(refused)?;
         let Facts { rank, ranks, local, host, library } = facts;
-        Ok(World { rank, ranks, local, host, library, orders, done })
+        Ok(World { rank, ranks, local, host, library, orders, done, moved })
     }
 
     /// Tells all other ranks `text` if this is rank 0; returns rank 0's text.
@@ -123,9 +130,21 @@ impl World {
 }
 
 /// The thread of MPI.
-fn serve(hello: &Sender<Facts>, orders: &Receiver<Order>, done: &Sender<Done>) {
+fn serve(
+    hello: &Sender<Result<Facts, String>>,
+    orders: &Receiver<Order>,
+    done: &Sender<Done>,
+    moved: &AtomicU64,
+) {
     // Begun already is not possible: a process has one training.
-    let Some((universe, _)) = mpi::initialize_with_threading(Threading::Funneled) else { return };
+    let Some((universe, provided)) = mpi::initialize_with_threading(Threading::Funneled) else { return };
+    if provided < Threading::Funneled {
+        let why =
+            "this MPI library lets no second thread run (MPI_THREAD_SINGLE): it needs MPI_THREAD_FUNNELED";
+        let _ = hello.send(Err(why.into()));
+        std::mem::forget(universe);
+        return;
+    }
     let world = universe.world();
     let here = world.split_shared(world.rank());
     let number = |rank: i32| u32::try_from(rank).unwrap_or_default();
@@ -139,7 +158,7 @@ fn serve(hello: &Sender<Facts>, orders: &Receiver<Order>, done: &Sender<Done>) {
         library: format!("MPI ({})", library.escape_default()),
     };
     drop(here);
-    let mut goes_on = hello.send(facts).is_ok();
+    let mut goes_on = hello.send(Ok(facts)).is_ok();
     while goes_on {
         let answer = match orders.recv() {
             Ok(Order::Meet(mut bytes)) => {
@@ -147,7 +166,7 @@ fn serve(hello: &Sender<Facts>, orders: &Receiver<Order>, done: &Sender<Done>) {
                 Done::Met(bytes)
             }
             Ok(Order::Exchange { outgoing, incoming }) => {
-                Done::Exchanged(exchanged(&world, &outgoing, &incoming))
+                Done::Exchanged(exchanged(&world, &outgoing, &incoming, moved))
             }
             Ok(Order::End) => {
                 drop(universe);
@@ -168,6 +187,7 @@ fn exchanged(
     world: &SimpleCommunicator,
     outgoing: &[Vec<Vec<u8>>],
     incoming: &[Vec<usize>],
+    count: &AtomicU64,
 ) -> Result<Messages, u32> {
     let own = world.rank();
     let blank = |lens: &Vec<usize>| lens.iter().map(|&len| vec![0u8; len]).collect::<Vec<_>>();
@@ -210,6 +230,7 @@ fn exchanged(
                 }
             }
             if moved {
+                count.fetch_add(1, Ordering::Relaxed);
                 last = Instant::now();
             } else if last.elapsed() < BUSY {
                 std::thread::yield_now();
@@ -238,8 +259,13 @@ impl Mpi {
 
     /// Waits for MPI, and watches the ranks meanwhile.
     fn wait(&mut self) -> Result<Messages, TrainError> {
-        let (begin, timeout) = (Instant::now(), self.tcp.place().timeout);
+        let (mut begin, timeout) = (Instant::now(), self.tcp.place().timeout);
+        let mut moved = self.world.moved.load(Ordering::Relaxed);
         loop {
+            let now = self.world.moved.load(Ordering::Relaxed);
+            if now != moved {
+                (moved, begin) = (now, Instant::now());
+            }
             match self.world.done.recv_timeout(LOOK) {
                 Ok(Done::Exchanged(Ok(received))) => return Ok(received),
                 Ok(Done::Exchanged(Err(rank))) => {
@@ -258,7 +284,7 @@ impl Mpi {
                     Some(&rank) => RankError::Hung { rank, seconds },
                     None => {
                         let why =
-                            format!("MPI did not move the gradients within {seconds} s (--rank-timeout)");
+                            format!("MPI moved nothing of the gradients for {seconds} s (--rank-timeout)");
                         RankError::Mpi { why }
                     }
                 }

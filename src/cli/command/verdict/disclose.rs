@@ -173,7 +173,7 @@ fn signers_tile(
 /// A model that is not the receipt's.
 fn another_model(args: &Disclose) -> Failure {
     let why = format!("{} is another model than the receipt's, or has other weights", args.run.display());
-    Failure::new(Exit::Usage, why).help("name the run and --step, or the weights, that the receipt is of")
+    Failure::new(Exit::Usage, why).help("name the run and --step, or the weights, that the receipt is of; for a program from a file also its --network")
 }
 
 /// The output of the claim's node in its window of an answer.

@@ -133,6 +133,8 @@ impl Game<'_> {
             Tree::Batch { step } => format!("batch of step {step}"),
             Tree::Gradients { step } => format!("gradients of step {step}'s micro-batches"),
             Tree::Trace { step } => format!("operators of step {step}"),
+            Tree::Receipt => "roots of the receipt: over traces, and over tokens and rows".into(),
+            Tree::Rows => "tokens and rows of the answer".into(),
             Tree::Passes => "windows of the answer".into(),
             Tree::Pass { pass } => format!("operators of window {pass}"),
             Tree::Tensor { subject } => format!("bytes of {}", self.rules().describe(subject)),
