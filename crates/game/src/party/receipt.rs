@@ -182,8 +182,7 @@ impl ReceiptParty {
     /// trace, so that a party that is started again has it; its path has a folder.
     ///
     /// # Errors
-    /// If the terms are malformed, name no party with this key, leave no time, or are about a run. Also if the parameters are not
-    /// the receipt's.
+    /// As [`ReceiptParty::open`], but for those of [`ReceiptParty::prepare`].
     pub fn open_keeping(
         terms: Terms,
         weights: Vec<Vec<u8>>,
@@ -254,10 +253,9 @@ impl ReceiptParty {
             return Ok(());
         }
         let kept = self.kept.as_ref().and_then(|(path, _)| self.read_kept(path));
-        let is_new = kept.is_none();
-        let trace = match kept {
-            Some(kept) => kept,
-            None => self.computed()?,
+        let (trace, is_new) = match kept {
+            Some(kept) => (kept, false),
+            None => (self.computed()?, true),
         };
         let answerer = self.decoder.answerer();
         let windows = answerer.windows(&self.receipt).into_iter().zip(&trace.windows).enumerate();
@@ -296,12 +294,10 @@ impl ReceiptParty {
     /// The trace, if the terms leave this machine the time for it.
     fn computed(&mut self) -> Result<Digests, PartyError> {
         let (mut trace, mut longest) = (Digests::default(), Duration::ZERO);
-        let begin = Instant::now();
-        let mut before = begin;
+        let (begin, mut before) = (Instant::now(), Instant::now());
         let mut take = |nodes: Vec<TracedNode>, rows: Vec<Digest>| {
             longest = longest.max(before.elapsed());
             before = Instant::now();
-            // By reference: a collected `into_iter` may keep the memory of the nodes.
             trace.windows.push(nodes.iter().map(|node| node.digest).collect());
             trace.rows.extend(rows);
         };
