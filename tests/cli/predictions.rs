@@ -347,9 +347,9 @@ fn a_wrong_prediction_convicts_without_the_model_and_the_data() {
             &[],
             "the receipt commits other logits than the model gives, and no traces",
         ),
-        (&logits, Some(&private), &[], "ask the signer for the trace's file"),
-        (&logits, Some(&private), &["--trace", &tampered], "ask the signer for the trace's file"),
-        (&tile, Some(&private), &[], "ask the signer for the trace's file"),
+        (&logits, Some(&private), &[], "Ask the signer for the trace's file"),
+        (&logits, Some(&private), &["--trace", &tampered], "Ask the signer for the trace's file"),
+        (&tile, Some(&private), &[], "Ask the signer for the trace's file"),
         (&input, Some(&private), &["--trace", &trace], "the receipt may be true of its own data"),
     ] {
         fs::write(&lie, said.to_text(key)).unwrap();
