@@ -64,12 +64,23 @@ fn a_party_that_was_killed_has_its_trace() {
     let bytes = fs::read(&file).unwrap();
     assert_eq!(root(&mut open(1, broken(), &file).unwrap(), 1, &terms), said);
     assert!(open(0, broken(), &file).is_err(), "the file is another party's");
-    for damaged in [bytes[32..].to_vec(), [&[bytes[0] ^ 1], &bytes[1..]].concat(), Vec::new()] {
+    let line = bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    let flipped = [&bytes[..line], &[bytes[line] ^ 1], &bytes[line + 1..]].concat();
+    for damaged in [[&bytes[..line], &bytes[line + 32..]].concat(), flipped, Vec::new()] {
         fs::write(&file, damaged).unwrap();
         assert!(open(1, broken(), &file).is_err());
         assert_eq!(root(&mut open(1, Box::new(cpu()), &file).unwrap(), 1, &terms), said);
         assert_eq!(fs::read(&file).unwrap(), bytes);
     }
+    // Somebody else's file is not replaced.
+    fs::write(&file, "evidence").unwrap();
+    let refused = open(1, Box::new(cpu()), &file).err().unwrap().to_string();
+    assert!(refused.contains("keeps no passes of a game") && refused.contains("--journal"), "{refused}");
+    assert_eq!(fs::read(&file).unwrap(), b"evidence");
+    // Where nothing can be written, the party plays all the same.
+    let nowhere = folder.path().join("none").join("trace");
+    assert_eq!(root(&mut open(1, Box::new(cpu()), &nowhere).unwrap(), 1, &terms), said);
+    assert!(!nowhere.exists());
 }
 
 /// A party plays by no terms under which it would be late: it commits, and answers what takes a pass, on the clock of replays.

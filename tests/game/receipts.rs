@@ -311,7 +311,8 @@ fn a_pass_of_the_logged_profile_has_no_log() {
 #[test]
 fn a_wrong_operator_of_a_network_convicts() {
     let model = Model::of(include_str!("../../assets/networks/decoder.json").into(), 9);
-    for node in model.kinds(1) {
+    let third = if crate::common::every_pair("two thirds of a network's kinds of operators") { 1 } else { 3 };
+    for node in model.kinds(1).into_iter().step_by(third) {
         let wrong = (1, node, 3);
         let terms = model.terms(model.signed(Some(wrong)));
         let mut parties = [model.party(&terms, 0, Some(wrong)), model.party(&terms, 1, None)];

@@ -318,18 +318,18 @@ fn about_receipt(
             let network = network::of_run(&run)?.map(|(_, text)| text);
             (run.job_text, network)
         }
-        (None, Some(path)) if disk::read_text(path, NETWORK_MAX).is_ok_and(|text| text.starts_with('{')) => {
-            (disk::read_text(path, NETWORK_MAX).map_err(named)?, None)
-        }
-        (None, Some(path)) => {
-            let (text, job) = read_job(path)?;
-            let files = JobFiles::new(path, None)?;
-            let network = match job.network {
-                Some(_) => network::of_job(&files, &job, &read_program(&files, &job)?.0)?,
-                None => None,
-            };
-            (text, network)
-        }
+        (None, Some(path)) => match disk::read_text(path, NETWORK_MAX) {
+            Ok(network) if network.starts_with('{') => (network, None),
+            _ => {
+                let (text, job) = read_job(path)?;
+                let files = JobFiles::new(path, None)?;
+                let network = match job.network {
+                    Some(_) => network::of_job(&files, &job, &read_program(&files, &job)?.0)?,
+                    None => None,
+                };
+                (text, network)
+            }
+        },
         (None, None) => return Err(usage("give --run or --job: its model has to be the receipt's".into())),
     };
     // The model of a program from a file is that of its network file.

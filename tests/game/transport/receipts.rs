@@ -132,7 +132,7 @@ fn a_game_about_a_receipt_convicts_whoever_lies() {
 #[test]
 fn a_silent_signer_forfeits() {
     let folder = answered();
-    let about = "--receipt r.json --opening o.json --job job.toml --moves 5 --increment 1 --replay 5";
+    let about = "--receipt r.json --opening o.json --job job.toml --moves 5 --increment 1 --replay 2";
     folder.json(&format!("{NEW} {about} --out terms.json"), 0);
     let serve = "run --key bob --terms terms.json --referee-key referee.pub --files bob-folder";
     let (bob, _) = folder.serve(serve);

@@ -2,15 +2,17 @@
 //!
 //! Everything that a pass reads beside its own operators follows from the receipt, or is under a root that the receipt has.
 
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use super::message::{Subject, Tree};
 use super::terms::{DisputedReceipt, Terms, wrong};
-use crate::answer::{Pass, TracedWindow};
+use crate::answer::{Answering, Pass, TracedWindow};
 use crate::evidence::proven::{ProvenInput, wrong as unproven};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::element::Source;
 use tiebreak_contract::program::graph::TensorType;
+use tiebreak_contract::program::inference::windows;
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::answer_trace::claimed_root;
 use tiebreak_record::commit::digest::Digest;
@@ -64,6 +66,8 @@ pub(super) struct ReceiptRules {
     row: TensorType,
     /// The passes. One is made when it is first asked for, so a game makes one for each two parties.
     passes: Vec<OnceLock<Option<Box<Pass>>>>,
+    /// The numbers of the tokens whose rows each pass gives.
+    numbers: Vec<Range<usize>>,
     pub most: Most,
 }
 
@@ -106,9 +110,12 @@ impl ReceiptRules {
             most.take(&Pass::of(&receipt, &terms.job, count - 1).map_err(of_terms)?);
         }
         let passes: Vec<OnceLock<Option<Box<Pass>>>> = (0..count).map(|_| OnceLock::new()).collect();
+        let context = Answering::of(&terms.job, receipt.model).map_err(of_terms)?.writer().context();
+        let numbers = windows(receipt.prompt.len(), 0..receipt.answer.len(), context);
+        let numbers = numbers.into_iter().map(|(_, numbers)| numbers).collect();
         let claimed = claimed_root(&traces, &receipt.root);
         let row = TensorType { dtype: DType::F32, shape: vec![classes] };
-        Ok(ReceiptRules { receipt, job: terms.job.clone(), traces, claimed, row, passes, most })
+        Ok(ReceiptRules { receipt, job: terms.job.clone(), traces, claimed, row, passes, numbers, most })
     }
 
     /// The pass with this number.
@@ -160,11 +167,12 @@ impl ReceiptRules {
         window: &TracedWindow,
         logits: ProvenInput,
     ) -> Result<u32, Malformed> {
-        let pass = u32::try_from(window.number).ok().and_then(|pass| self.pass(pass));
-        let gives = |pass: &&Pass| pass.numbers.contains(&(number as usize));
-        let pass = pass
-            .filter(gives)
-            .ok_or_else(|| unproven(format!("window {} gives no row of token {number}", window.number)))?;
+        // The number is compared before the pass is made: a party chooses it.
+        let gives =
+            self.numbers.get(window.number).is_some_and(|numbers| numbers.contains(&(number as usize)));
+        let pass = gives.then(|| self.pass(window.number as u32)).flatten();
+        let pass =
+            pass.ok_or_else(|| unproven(format!("window {} gives no row of token {number}", window.number)))?;
         pass.under(traces, window)?;
         let id = pass.graph.output("logits").ok_or_else(|| unproven("its graph has no logits"))?;
         let slices = pass.inputs(&window.root, &[id], &[logits])?;

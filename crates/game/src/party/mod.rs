@@ -9,6 +9,7 @@ mod challenger;
 mod error;
 mod evidence;
 mod gather;
+mod kept_trace;
 mod receipt;
 mod replay;
 mod table;

@@ -3,12 +3,12 @@
 //! The signer and its challengers answer alike: each commits to the trace that its own model gives.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufReader, BufWriter, Read, Write};
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::error::PartyError;
+use super::kept_trace::Digests;
 use super::{QUESTION_MAX, agreement, own, salt, sealed, slice_of, trees};
 use tiebreak_audit::answers::{PassOperands, proven, read_by};
 use tiebreak_contract::arith::DType;
@@ -24,7 +24,7 @@ use tiebreak_dispute::game::terms::Terms;
 use tiebreak_dispute::verdict::ProvenTensor;
 use tiebreak_engine::Engine;
 use tiebreak_engine::liveness::peak_bytes;
-use tiebreak_record::commit::answer_trace::{claimed_root, node_leaf, window_leaf};
+use tiebreak_record::commit::answer_trace::{claimed_root, window_leaf};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_record::commit::proven::Base64;
@@ -36,7 +36,7 @@ use tiebreak_record::commit::trace::TracedNode;
 use tiebreak_record::commit::{merkle, tensor};
 use tiebreak_run::inference::replay::Answerer;
 use tiebreak_run::inference::traced::{Change, Tamper, row_leaves};
-use tiebreak_run::run::disk::{self, Disk};
+use tiebreak_run::run::disk::Disk;
 
 /// A model with its weights.
 struct Decoder {
@@ -104,23 +104,6 @@ fn tamper<'a>(change: &'a mut Option<Box<Change<'static>>>) -> Tamper<'a> {
     match change {
         Some(change) => Some(&mut **change),
         None => None,
-    }
-}
-
-/// What a party keeps of its trace: the tiles of outputs take many times as much.
-#[derive(Default)]
-struct Digests {
-    /// The digests of the outputs of each window's nodes; none before the trace is computed.
-    windows: Vec<Vec<Digest>>,
-    /// The digest of the row of each token.
-    rows: Vec<Digest>,
-}
-
-impl Digests {
-    /// The leaves of a window's nodes.
-    fn node_leaves(&self, window: usize) -> Option<Vec<Digest>> {
-        let leaves = (0..).zip(self.windows.get(window)?).map(|(node, digest)| node_leaf(node, digest));
-        Some(leaves.collect())
     }
 }
 
@@ -246,16 +229,26 @@ impl ReceiptParty {
     /// Computes the trace, or reads the one that was kept. Without it no question is answered.
     ///
     /// # Errors
-    /// If the terms leave less time for replays than this machine needs, if the engine fails, or if the party signed the
+    /// If the terms leave less time for replays than this machine needs, if the engine fails, if the file that is to keep the trace is
+    /// something else, or if the party signed the
     /// receipt and its model gives another trace.
     pub fn prepare(&mut self) -> Result<(), PartyError> {
         if !self.leaves.is_empty() {
             return Ok(());
         }
-        let kept = self.kept.as_ref().and_then(|(path, _)| self.read_kept(path));
-        let (trace, is_new) = match kept {
-            Some(kept) => (kept, false),
-            None => (self.computed()?, true),
+        let secret = own(&self.key, &self.game);
+        let kept = match &self.kept {
+            Some((path, _)) => {
+                let graphs = self.decoder.answerer().window_graphs(&self.receipt);
+                let nodes = graphs.iter().map(|graph| graph.nodes.len());
+                Digests::kept(path, &secret, self.receipt.answer.len(), nodes)?
+            }
+            None => None,
+        };
+        let is_new = kept.is_none();
+        let trace = match kept {
+            Some(kept) => kept,
+            None => self.computed()?,
         };
         let answerer = self.decoder.answerer();
         let windows = answerer.windows(&self.receipt).into_iter().zip(&trace.windows).enumerate();
@@ -269,9 +262,9 @@ impl ReceiptParty {
             self.signed(&merkle::root(&leaves), &merkle::root(&rows))?;
         }
         (self.trace, self.leaves, self.rows) = (trace, leaves, rows);
-        if let Some(file) = self.kept.as_ref().filter(|_| is_new) {
+        if let Some((path, disk)) = self.kept.as_ref().filter(|_| is_new) {
             // A party that cannot keep its trace plays on, and computes it again if it is started again.
-            let _ = self.keep(&self.trace, file);
+            let _ = self.trace.keep(path, disk, &secret);
         }
         Ok(())
     }
@@ -305,44 +298,6 @@ impl ReceiptParty {
         answerer.trace_windows(self.engine.as_mut(), &self.receipt, change, &mut take)?;
         agreement::leaves_time(&self.terms, longest, begin.elapsed())?;
         Ok(trace)
-    }
-
-    /// The hash to which the digests of a kept trace are added. Nobody but this party makes it, so no other file is believed.
-    fn hasher(&self) -> blake3::Hasher {
-        blake3::Hasher::new_keyed(&own(&self.key, &self.game).0)
-    }
-
-    /// Writes the file that keeps a trace: the digests, and behind them their hash.
-    fn keep(&self, trace: &Digests, (path, disk): &(PathBuf, Disk)) -> Result<(), PartyError> {
-        let written = disk.replace_by(path, |file| {
-            let (mut out, mut hasher) = (BufWriter::new(file), self.hasher());
-            for digest in trace.rows.iter().chain(trace.windows.iter().flatten()) {
-                hasher.update(&digest.0);
-                out.write_all(&digest.0)?;
-            }
-            out.write_all(hasher.finalize().as_bytes())?;
-            out.flush()
-        });
-        Ok(written?)
-    }
-
-    /// The trace that a file keeps; `None` if it is not there whole, or is of another game or party.
-    fn read_kept(&self, path: &Path) -> Option<Digests> {
-        let (mut read, mut hasher) = (BufReader::new(disk::open(path).ok()?), self.hasher());
-        let mut digests = |count: usize| {
-            let mut list = vec![Digest([0; 32]); count];
-            for digest in &mut list {
-                read.read_exact(&mut digest.0).ok()?;
-                hasher.update(&digest.0);
-            }
-            Some(list)
-        };
-        let rows = digests(self.receipt.answer.len())?;
-        let graphs = self.decoder.answerer().window_graphs(&self.receipt);
-        let windows = graphs.iter().map(|graph| digests(graph.nodes.len())).collect::<Option<_>>()?;
-        let mut sum = Vec::new();
-        read.take(33).read_to_end(&mut sum).ok()?;
-        (sum == hasher.finalize().as_bytes()).then_some(Digests { windows, rows })
     }
 
     /// The bytes that a party of a game with these terms needs at once, the parameters included: the tensors that live while it
@@ -506,6 +461,16 @@ impl ReceiptParty {
             let tensors = self.operands((&pass, window), &leaves, &outputs).tensors(node);
             let Some(output) = outputs.remove(&node) else { return Ok(None) };
             let slices = piece_values(&output, SLICE_BYTES);
+            let ty = pass.graph.tensor(pass.graph.nodes[node].output);
+            let (found, kept) =
+                (digest_from_root(ty, &trees::blake3_root(&slices)), self.trace.windows[window][node]);
+            // Another output than the one that the party committed to would convict it.
+            if found != kept {
+                return Err(PartyError::Refused(format!(
+                    "operator {node} of window {window} gives {} as this party's passes have it: answer with the engine that computed them",
+                    found.not(&kept)
+                )));
+            }
             self.disputed = Some(Disputed { number, node, pass, leaves, output, tensors, slices });
         }
         Ok(self.disputed.as_ref())
