@@ -3,8 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::program::graph::TensorType;
 use tiebreak_dispute::answer::Pass;
-use tiebreak_dispute::game::message::{Answer, Asked, Question, Sealed};
+use tiebreak_dispute::game::message::{Answer, Asked, Question, Sealed, Subject};
 use tiebreak_dispute::game::referee::Referee;
 use tiebreak_dispute::game::terms::{INCREMENT_MIN, Terms};
 use tiebreak_engine::cpu::Cpu;
@@ -32,6 +34,24 @@ impl Engine for Broken {
         _: Option<&mut dyn Observer>,
     ) -> Result<Vec<Tensor>, EngineError> {
         Err(EngineError::DeviceLost { device: self.describe(), reason: "it computes nothing".into() })
+    }
+}
+
+/// An engine that computes with other parameters.
+struct Wrong(Cpu);
+
+impl Engine for Wrong {
+    tiebreak_engine::forward!(self => self.0; read, compile, run);
+
+    fn describe(&self) -> String {
+        "wrong adapter".into()
+    }
+    fn upload(&mut self, ty: &TensorType, bytes: &[u8]) -> Result<Tensor, EngineError> {
+        let mut bytes = bytes.to_vec();
+        if ty.dtype == DType::F32 {
+            bytes[0] ^= 1;
+        }
+        self.0.upload(ty, &bytes)
     }
 }
 
@@ -72,6 +92,12 @@ fn a_party_that_was_killed_has_its_trace() {
         assert_eq!(root(&mut open(1, Box::new(cpu()), &file).unwrap(), 1, &terms), said);
         assert_eq!(fs::read(&file).unwrap(), bytes);
     }
+    // A machine that computes otherwise now gives no answer that would convict the party of the trace that it kept.
+    let mut party = open(1, Box::new(Wrong(cpu())), &file).unwrap();
+    let question = Question::Root { subject: Subject::Pass { pass: 0, node: model.kinds(0).len() - 1 } };
+    let asked = Asked::new(terms.game(), 2, question);
+    let refused = party.reply(&Sealed::new(asked, &key(9)).to_bytes()).err().unwrap().to_string();
+    assert!(refused.ends_with("answer with the engine that computed them"), "{refused}");
     // Somebody else's file is not replaced.
     fs::write(&file, "evidence").unwrap();
     let refused = open(1, Box::new(cpu()), &file).err().unwrap().to_string();
