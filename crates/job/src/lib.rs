@@ -9,7 +9,7 @@
 //! - `canonical` keeps the settings that decide the records.
 //! - [`identity`] derives the names of computation and run.
 //! - [`initial`] gives the origin of the first state.
-//! - [`manifest`] describes the files that a job reads, `hidden_tree` those that hide ([`hiding`]), and [`data`] draws its batches.
+//! - [`manifest`] describes the files that a job reads, `checked` checks their bytes as they are read, `hidden_tree` those that hide ([`hiding`]), and [`data`] draws its batches.
 //! - [`opening`] shows single slices of files that hide, [`shard_opening`] shards of a state.
 //!
 //! A trainer and everybody who checks a trainer share this crate's definition of a run's names.
@@ -24,6 +24,7 @@
 
 pub mod canonical;
 mod check;
+mod checked;
 pub mod computation;
 pub mod data;
 mod data_keys;

@@ -4,9 +4,8 @@
 //! and a referee only the bytes that a verdict carries.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +15,8 @@ use tiebreak_record::commit::salted_file::FileSalts;
 use tiebreak_record::commit::tensor::{Hash, SLICE_BYTES, piece_value, piece_values};
 use tiebreak_record::commit::{Malformed, merkle, multiproof};
 
+use super::checked::{Checked, Unread};
+
 /// The most bytes of a file.
 pub const FILE_MAX: u64 = 1 << 40;
 /// The most files of a run's data.
@@ -24,8 +25,6 @@ pub const FILES_MAX: usize = 1 << 16;
 pub(crate) const GROUP_BYTES: usize = 64 * 1024;
 /// Slices of a group.
 pub(super) const GROUP_SLICES: usize = GROUP_BYTES / SLICE_BYTES;
-/// Groups kept in memory for all files that are read together: 256 MiB.
-const CACHED_GROUPS: usize = 4096;
 
 /// Errors of data, by blame.
 #[derive(Debug, thiserror::Error)]
@@ -130,6 +129,12 @@ pub(super) fn each_group(contents: &mut impl Read, mut each: impl FnMut(&[u8])) 
     }
 }
 
+/// The root of BLAKE3's tree over these groups' values.
+fn blake3_root(groups: &[Hash]) -> Result<Digest, Malformed> {
+    let every: Vec<(usize, Hash)> = groups.iter().copied().enumerate().collect();
+    multiproof::root(multiproof::blake3, groups.len(), &every, &[]).map(Digest)
+}
+
 /// The values of a file's groups in BLAKE3's tree, which check a group without the rest of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupTree(pub(super) Vec<Hash>);
@@ -140,22 +145,21 @@ impl GroupTree {
     /// # Errors
     /// If the reader fails, or there are more than [`FILE_MAX`] bytes.
     pub fn of(contents: &mut impl Read) -> io::Result<(FileManifest, GroupTree)> {
-        let mut hasher = blake3::Hasher::new();
-        let mut groups = Vec::new();
+        let (mut groups, mut first) = (Vec::new(), None);
         let bytes = each_group(contents, |group| {
-            hasher.update(group);
-            // A count of two stands for any count above one. The only group of a file is its root, which is set below; an empty
-            // group is no subtree.
+            // The only group of a file is its root, and no subtree.
+            first.get_or_insert_with(|| *blake3::hash(group).as_bytes());
             groups.push(match group.is_empty() {
                 true => [0; 32],
+                // A count of two stands for any count above one.
                 false => piece_value(group, GROUP_BYTES, groups.len(), 2),
             });
         })?;
-        let root = *hasher.finalize().as_bytes();
-        if let [only] = &mut groups[..] {
-            *only = root;
+        if let ([only], Some(whole)) = (&mut groups[..], first) {
+            *only = whole;
         }
-        Ok((FileManifest { bytes, root: Digest(root) }, GroupTree(groups)))
+        let root = blake3_root(&groups).map_err(io::Error::other)?;
+        Ok((FileManifest { bytes, root }, GroupTree(groups)))
     }
 
     /// The values one after another.
@@ -178,8 +182,7 @@ impl GroupTree {
         if !rest.is_empty() || groups.len() != pieces(manifest.bytes, GROUP_BYTES) {
             return Err(wrong(format!("it has {} bytes; the manifest's file gives {due}", bytes.len())));
         }
-        let every: Vec<(usize, Hash)> = groups.iter().copied().enumerate().collect();
-        let root = Digest(multiproof::root(multiproof::blake3, groups.len(), &every, &[])?);
+        let root = blake3_root(groups)?;
         if root == manifest.root {
             return Ok(GroupTree(groups.to_vec()));
         }
@@ -195,14 +198,8 @@ impl<T: Read + Seek + Send> Source for T {}
 
 /// Checked bytes of a file.
 enum Contents {
-    /// Bytes that are read and checked group by group.
-    Source {
-        source: Box<dyn Source>,
-        tree: GroupTree,
-        salts: Option<FileSalts>,
-        checked: HashMap<usize, Arc<Vec<u8>>>,
-        most: usize,
-    },
+    /// Bytes that are checked as they are read.
+    Source(Box<Checked>),
     /// The slices that a verdict carries.
     Slices(BTreeMap<usize, Vec<u8>>),
 }
@@ -243,7 +240,7 @@ impl DataFile {
         salts: Option<FileSalts>,
         source: Box<dyn Source>,
     ) -> DataFile {
-        let contents = Contents::Source { source, tree, salts, checked: HashMap::new(), most: CACHED_GROUPS };
+        let contents = Contents::Source(Box::new(Checked::new(source, manifest.bytes, tree, salts)));
         DataFile { path, manifest, contents, touched: Vec::new() }
     }
 
@@ -282,10 +279,10 @@ impl DataFile {
         DataFile { path, manifest, contents: Contents::Slices(BTreeMap::new()), touched: Vec::new() }
     }
 
-    /// Divides the memory for checked groups among this number of files.
+    /// Divides the memory for checked bytes among this number of files.
     pub(crate) fn share_memory(&mut self, files: usize) {
-        if let Contents::Source { most, .. } = &mut self.contents {
-            *most = (CACHED_GROUPS / files.max(1)).max(1);
+        if let Contents::Source(checked) = &mut self.contents {
+            checked.share_memory(files);
         }
     }
 
@@ -329,13 +326,7 @@ impl DataFile {
         let (mut bytes, mut at) = (Vec::with_capacity(len), first);
         while at < end {
             let (number, start) = ((at / GROUP_BYTES as u64) as usize, (at % GROUP_BYTES as u64) as usize);
-            if let Contents::Source { checked, .. } = &mut self.contents
-                && checked.len() > 1
-                && !checked.contains_key(&number)
-            {
-                checked.clear();
-            }
-            let group = self.group(number)?;
+            let group = self.read_source(|checked| checked.passing_group(number))?;
             let wanted = (group.len() - start).min((end - at) as usize);
             bytes.extend(&group[start..start + wanted]);
             at += wanted as u64;
@@ -353,56 +344,40 @@ impl DataFile {
             show(slices.get(&slice).ok_or_else(missing)?);
             return Ok(());
         }
-        let group = self.group(slice / GROUP_SLICES)?;
+        self.read_source(|checked| checked.with_slice(slice, show))?;
         let word = slice / 64;
         self.touched.resize(self.touched.len().max(word + 1), 0);
         self.touched[word] |= 1 << (slice % 64);
-        let start = slice % GROUP_SLICES * SLICE_BYTES;
-        show(&group[start..group.len().min(start + SLICE_BYTES)]);
         Ok(())
     }
 
-    /// The bytes of a group, checked.
-    fn group(&mut self, number: usize) -> Result<Arc<Vec<u8>>, DataError> {
-        let Contents::Source { source, tree, salts, checked, most } = &mut self.contents else {
+    /// What `read` gets from the file's source.
+    fn read_source<T>(
+        &mut self,
+        read: impl FnOnce(&mut Checked) -> Result<T, Unread>,
+    ) -> Result<T, DataError> {
+        let Contents::Source(checked) = &mut self.contents else {
             return Err(DataError::invalid(&self.path, "only slices of the file are at hand"));
         };
-        if let Some(group) = checked.get(&number) {
-            return Ok(group.clone());
-        }
-        let first = number as u64 * GROUP_BYTES as u64;
-        let end = self.manifest.bytes.min(first + GROUP_BYTES as u64);
-        let mut bytes = vec![0; (end - first) as usize];
-        let read = source.seek(SeekFrom::Start(first)).and_then(|_| source.read_exact(&mut bytes));
-        read.map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => {
-                DataError::invalid(&self.path, format!("bytes {first} to {end} are needed and not there"))
+        read(checked).map_err(|unread| match unread {
+            Unread::Missing(range) => {
+                let why = format!("bytes {} to {} are needed and not there", range.start, range.end);
+                DataError::invalid(&self.path, why)
             }
-            _ => DataError::Io { path: self.path.clone(), source: error },
-        })?;
-        let value = match salts {
-            None => piece_value(&bytes, GROUP_BYTES, number, tree.0.len()),
-            Some(salts) => {
-                multiproof::subtree(multiproof::rfc6962, &salts.values(number * GROUP_SLICES, &bytes))
+            Unread::Changed(range) => {
+                let why =
+                    format!("bytes {} to {} are not what the manifest promises", range.start, range.end);
+                DataError::invalid(&self.path, why)
             }
-        };
-        if value != tree.0[number] {
-            let why = format!("bytes {first} to {end} are not what the manifest promises");
-            return Err(DataError::invalid(&self.path, why));
-        }
-        if checked.len() >= *most {
-            checked.clear();
-        }
-        let group = Arc::new(bytes);
-        checked.insert(number, group.clone());
-        Ok(group)
+            Unread::Io(source) => DataError::Io { path: self.path.clone(), source },
+        })
     }
 
     /// The salts of a file that hides.
     #[doc(hidden)] // for the layers above
     pub fn salts(&self) -> Option<FileSalts> {
         match &self.contents {
-            Contents::Source { salts, .. } => salts.clone(),
+            Contents::Source(checked) => checked.salts().cloned(),
             Contents::Slices(_) => None,
         }
     }
@@ -438,7 +413,7 @@ impl DataFile {
         };
         let count = pieces(self.manifest.bytes, SLICE_BYTES);
         for group in slices.iter().map(|slice| slice / GROUP_SLICES).collect::<BTreeSet<usize>>() {
-            let bytes = self.group(group)?;
+            let bytes = self.read_source(|checked| checked.group(group))?;
             let values = match (salts, pieces(self.manifest.bytes, GROUP_BYTES)) {
                 (Some(salts), _) => salts.values(group * GROUP_SLICES, &bytes),
                 (None, 1) => piece_values(&bytes, SLICE_BYTES),
@@ -451,9 +426,10 @@ impl DataFile {
             };
             groups.insert(group, values);
         }
-        let Contents::Source { tree, .. } = &self.contents else {
+        let Contents::Source(checked) = &self.contents else {
             return Err(DataError::invalid(&self.path, "only slices of the file are at hand"));
         };
+        let GroupTree(tree) = checked.tree();
         let siblings = multiproof::prove_by(count, &slices, &mut |first, len| {
             let group = first / GROUP_SLICES;
             match groups.get(&group) {
@@ -463,7 +439,7 @@ impl DataFile {
                 }
                 _ => {
                     let end = (first + len).div_ceil(GROUP_SLICES);
-                    multiproof::subtree(join, &tree.0[group..end])
+                    multiproof::subtree(join, &tree[group..end])
                 }
             }
         });

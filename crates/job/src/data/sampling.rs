@@ -5,10 +5,12 @@
 //! auditor who replays a step needs no epoch from its beginning.
 
 use crate::spec::Sampling;
-use tiebreak_contract::arith::philox::philox4x32_10;
+use tiebreak_contract::arith::philox::{eight_blocks, philox4x32_10};
 
 /// Rounds of the shuffle: one for each bit of a Philox block.
 const ROUNDS: usize = 128;
+/// Indices whose images are computed at once, in the lanes of a vector: a batch draws one index after another.
+const LANES: usize = 8;
 /// The counter word, the third one, that keeps draws with replacement apart from every other use of the generator.
 const WITH_REPLACEMENT: u32 = 0xffff_ffff;
 /// The last counter word of the blocks that decide the swaps.
@@ -34,12 +36,14 @@ pub struct Sampler {
     samples: u64,
     /// The epoch of the last draw, with its round keys: a batch draws from one or two epochs.
     epoch: Option<(u32, [u64; ROUNDS])>,
+    /// The last images: their epoch, the first index, and the images of the indices from it on.
+    images: Option<(u32, u64, [u64; LANES])>,
 }
 
 impl Sampler {
     /// Draws from `samples` samples (1 to 2^40) with the run's Philox key.
     pub(crate) fn new(sampling: Sampling, key: [u32; 2], samples: u64) -> Sampler {
-        Sampler { sampling, key, samples, epoch: None }
+        Sampler { sampling, key, samples, epoch: None, images: None }
     }
 
     /// The sample that a place draws, in order the number among the samples without a common element; `None` if 2^32 epochs are over.
@@ -57,22 +61,37 @@ impl Sampler {
 
     /// The image of `index` in an epoch's permutation.
     fn permuted(&mut self, epoch: u32, index: u64) -> u64 {
+        let lane = index % LANES as u64;
+        let first = index - lane;
+        let images = match self.images {
+            Some((of, from, images)) if (of, from) == (epoch, first) => images,
+            _ => self.images_from(epoch, first),
+        };
+        self.images = Some((epoch, first, images));
+        images[lane as usize]
+    }
+
+    /// The images of the indices from `first` on; behind the last index, that of the last one.
+    fn images_from(&mut self, epoch: u32, first: u64) -> [u64; LANES] {
         let keys = match self.epoch {
             Some((of, keys)) if of == epoch => keys,
             _ => self.round_keys(epoch),
         };
         self.epoch = Some((epoch, keys));
         let n = self.samples;
-        let mut x = index;
+        let mut images: [u64; LANES] = std::array::from_fn(|lane| (first + lane as u64).min(n - 1));
         for (round, key) in keys.into_iter().enumerate() {
-            let partner = if key >= x { key - x } else { key + n - x };
-            let both = x.max(partner);
-            let block = philox4x32_10(self.key, [epoch, both as u32, (both >> 32) as u32, SWAPS]);
-            if block[round / 32] >> (round % 32) & 1 == 1 {
-                x = partner;
+            let partners = images.map(|x| if key >= x { key - x } else { key + n - x });
+            let both: [u64; LANES] = std::array::from_fn(|lane| images[lane].max(partners[lane]));
+            let halves = [both.map(|x| x as u32), both.map(|x| (x >> 32) as u32)];
+            let blocks = eight_blocks(self.key, [[epoch; LANES], halves[0], halves[1], [SWAPS; LANES]]);
+            for (lane, x) in images.iter_mut().enumerate() {
+                if blocks[round / 32][lane] >> (round % 32) & 1 == 1 {
+                    *x = partners[lane];
+                }
             }
         }
-        x
+        images
     }
 
     fn round_keys(&self, epoch: u32) -> [u64; ROUNDS] {

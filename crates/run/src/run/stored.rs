@@ -15,6 +15,8 @@ use tiebreak_record::commit::Malformed;
 const PIECE: u64 = 1 << 16;
 /// The same number for a sequential read.
 const LONG_PIECE: u64 = 1 << 20;
+/// A buffer of so many bytes gets what it asks for, and no more is read: a piece that a data file checks alone.
+const WHOLE: u64 = 1 << 14;
 
 /// A name in a store, with the path that errors use.
 #[derive(Clone)]
@@ -241,7 +243,7 @@ impl Read for Reading {
         }
         let end = self.first + self.piece.len() as u64;
         if !(self.first..end).contains(&self.at) {
-            if buffer.len() as u64 >= PIECE {
+            if buffer.len() as u64 >= WHOLE {
                 let len = left.min(buffer.len() as u64);
                 buffer[..len as usize].copy_from_slice(&self.file.range(self.at..self.at + len)?);
                 self.at += len;
