@@ -8,6 +8,7 @@ mod logged;
 mod party;
 mod play;
 mod player;
+mod predictions;
 mod real;
 mod receipt_liars;
 mod receipts;
