@@ -142,11 +142,13 @@ impl Rules {
     }
 
     /// True if the disputed receipt is of predictions: its passes are of samples, not of the windows of an answer.
+    #[doc(hidden)] // for the layers above
     pub fn is_of_predictions(&self) -> bool {
         self.receipt().is_some_and(ReceiptRules::is_of_predictions)
     }
 
     /// A pass of the disputed receipt in words.
+    #[doc(hidden)] // for the layers above
     pub fn pass_in_words(&self, pass: u32) -> String {
         let of = self.receipt().and_then(|receipt| receipt.pass(pass));
         of.map_or_else(|| "no pass".into(), |pass| pass.what.clone())

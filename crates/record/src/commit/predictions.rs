@@ -62,6 +62,7 @@ pub struct PredictedSample {
 
 impl PredictedSample {
     /// The sample's leaf under its receipt's root, with this digest of its logits.
+    #[doc(hidden)] // for the layers above
     pub fn leaf(&self, number: u32, logits: &Digest) -> Digest {
         let mut e = Encoder::default();
         e.u32(number).digest(&self.input).list(&self.predicted, |e, class| {
