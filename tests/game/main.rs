@@ -8,6 +8,7 @@ mod logged;
 mod party;
 mod play;
 mod player;
+mod prediction_liars;
 mod predictions;
 mod real;
 mod receipt_liars;
