@@ -15,7 +15,8 @@ KINDS = {".rs", ".wgsl", ".cuh", ".cpp", ".h", ".py", ".sh"}
 # Sections in the order in which layers stand on each other: the folder, and what is in it.
 SECTIONS = [
     ("crates/contract", "The first layer, which imports no other: numbers, and training steps as graphs."),
-    ("crates/record", "A run's declarations (job) and promises (commitments), and the rules for logged roundings."),
+    ("crates/record", "A run's promises (commitments), and the rules for logged roundings."),
+    ("crates/job", "A run's declarations: jobs, the layout of data, batches, names."),
     ("crates/dispute", "Verdicts, evidence and the game. The referee core ends with this crate."),
     ("crates/engine", "How a graph is executed on a CPU, and how observers see a step's tensors."),
     ("crates/shaders", "The build composes all shaders here; each must pass the lint."),

@@ -10,7 +10,7 @@ use tiebreak_contract::program::phase::Phase;
 use tiebreak_contract::program::step::MicroBatch;
 use tiebreak_dispute::evidence::origin::{Origin, origin};
 use tiebreak_engine::session::{Session, StepScalars};
-use tiebreak_record::job::data::Dataset;
+use tiebreak_job::data::Dataset;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::step::{CommittedStep, RunStep, StepRequest};
 use tiebreak_train::TrainError;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tiebreak_contract::program::products::ProductClass;
 use tiebreak_contract::program::step::MicroBatch;
 use tiebreak_engine::session::{Session, StepScalars};
-use tiebreak_record::job::data::Dataset;
+use tiebreak_job::data::Dataset;
 use tiebreak_record::rounding::legal::Accumulation;
 use tiebreak_record::rounding::near_tie::{NearTie, Product, Tolerance};
 use tiebreak_run::observers::near_ties::Search as _;

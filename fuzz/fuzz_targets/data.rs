@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use tiebreak_contract::program::step::Program;
-use tiebreak_record::job::Job;
-use tiebreak_record::job::data::Dataset;
-use tiebreak_record::job::manifest::{DataFile, GroupTree};
+use tiebreak_job::Job;
+use tiebreak_job::data::Dataset;
+use tiebreak_job::manifest::{DataFile, GroupTree};
 
 const KINDS: [(&str, &str); 8] = [
     ("mlp", r#"kind = "idx", images = "x", labels = "y""#),

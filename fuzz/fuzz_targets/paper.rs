@@ -9,6 +9,10 @@ use tiebreak_dispute::game::rules::Rules;
 use tiebreak_dispute::game::search;
 use tiebreak_dispute::game::terms::{Claim, ClaimedRun, Clocks, Terms};
 use tiebreak_dispute::verdict::{DataSlices, LogSlices, ProvenInput, ProvenTensor};
+use tiebreak_job::Job;
+use tiebreak_job::identity::{CONTRACT, ComputationSummary, program_digest};
+use tiebreak_job::initial::InitialOrigin;
+use tiebreak_job::manifest::FileManifest;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
@@ -16,10 +20,6 @@ use tiebreak_record::commit::record::{Record, StepRecord};
 use tiebreak_record::commit::state::StateRoots;
 use tiebreak_record::commit::tensor::{self, SLICE_BYTES, piece_range, piece_values};
 use tiebreak_record::commit::{merkle, multiproof};
-use tiebreak_record::job::Job;
-use tiebreak_record::job::identity::{CONTRACT, ComputationSummary, program_digest};
-use tiebreak_record::job::initial::InitialOrigin;
-use tiebreak_record::job::manifest::FileManifest;
 use tiebreak_record::rounding::log::{Log, SliceProof, elements, parts, prove_slices, slice_values};
 
 const JOB: &str = r#"steps = 2

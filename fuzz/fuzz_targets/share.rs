@@ -4,10 +4,10 @@
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
+use tiebreak_job::Job;
+use tiebreak_job::identity::{CONTRACT, program_digest};
+use tiebreak_job::initial::InitialOrigin;
 use tiebreak_record::commit::digest::Digest;
-use tiebreak_record::job::Job;
-use tiebreak_record::job::identity::{CONTRACT, program_digest};
-use tiebreak_record::job::initial::InitialOrigin;
 use tiebreak_run::run::dir::{Run, RunFile};
 use tiebreak_run::run::paths::RunPaths;
 use tiebreak_train::ranks::plan::ShardPlan;

@@ -8,9 +8,9 @@ use tiebreak_contract::program::models::{Input, Mlp, Model};
 use tiebreak_contract::program::optimizer::Optimizer;
 use tiebreak_contract::program::products::ProductTable;
 use tiebreak_contract::program::step::{Program, StepSpec};
+use tiebreak_job::shard_opening::ShardOpening;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::trace::Trace;
-use tiebreak_record::job::shard_opening::ShardOpening;
 use tiebreak_run::run::checkpoint;
 
 static PROGRAM: LazyLock<Program> = LazyLock::new(|| {

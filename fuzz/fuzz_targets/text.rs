@@ -5,12 +5,12 @@
 use tiebreak_audit::drawn::Drawn;
 use tiebreak_audit::plan_file::PlanFile;
 use tiebreak_audit::report_file::decode;
+use tiebreak_job::Job;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_record::commit::predictions::Predictions;
 use tiebreak_record::commit::receipt::Receipt;
 use tiebreak_record::commit::salted_receipt;
 use tiebreak_record::commit::tree_head::Head;
-use tiebreak_record::job::Job;
 use tiebreak_run::evaluate::Report;
 use tiebreak_run::run::index::Index;
 use tiebreak_run::run::released_config;

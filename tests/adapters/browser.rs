@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_gpu::{Command, TextLimits, Variant, adapters, recording};
-use tiebreak_record::job::Job;
+use tiebreak_job::Job;
 
 use crate::common;
 

@@ -8,10 +8,10 @@ use crate::common::{adapter_names, gpt2_job, mlp_job, not_tested};
 use tiebreak_contract::program::step::MicroBatch;
 use tiebreak_engine::session::Session;
 use tiebreak_gpu::{DeviceMemory, Planned, Requests, TextLimits, Variant};
+use tiebreak_job::computation::Computation;
+use tiebreak_job::identity::{CONTRACT, ComputationSummary, program_digest};
+use tiebreak_job::manifest::files_root;
 use tiebreak_record::commit::digest::Digest;
-use tiebreak_record::job::computation::Computation;
-use tiebreak_record::job::identity::{CONTRACT, ComputationSummary, program_digest};
-use tiebreak_record::job::manifest::files_root;
 use tiebreak_run::step::{Roundings, StepRequest, Watch, scalars};
 
 /// A job's computation, of data that are not read.

@@ -9,12 +9,12 @@ use tiebreak_dispute::answer::{
 };
 use tiebreak_dispute::game::message::{Answer, Answered, Asked, Fold, Need, Question, Sealed, Subject, Tree};
 use tiebreak_dispute::verdict::{Base64, Claim, DataSlices, Fork, ProvenInput, ProvenTensor, Verdict};
+use tiebreak_job::identity::{CONTRACT, RunSummary};
+use tiebreak_job::initial::InitialOrigin;
+use tiebreak_job::manifest::FileManifest;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::proven::Hashes;
-use tiebreak_record::job::identity::{CONTRACT, RunSummary};
-use tiebreak_record::job::initial::InitialOrigin;
-use tiebreak_record::job::manifest::FileManifest;
 
 use crate::{alone, peak};
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use tiebreak_contract::program::encoding::encode;
-use tiebreak_record::job::Job;
+use tiebreak_job::Job;
 
 use crate::{output, path};
 

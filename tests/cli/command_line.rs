@@ -485,7 +485,7 @@ fn the_version_names_the_contract_and_the_formats() {
             long.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name}: {long}"));
         assert!(line.ends_with(&format!(" {version}")), "{line}");
     };
-    let contract = tiebreak_record::job::identity::CONTRACT;
+    let contract = tiebreak_job::identity::CONTRACT;
     has("contract", contract.into());
     has("run", format!("format {}", tiebreak_run::run::dir::RUN_FORMAT));
     has("verdict", format!("format {}", tiebreak_dispute::verdict::FORMAT));
@@ -525,7 +525,7 @@ fn the_doctor_says_what_is_here_and_never_fails_for_want_of_a_gpu() {
     let (code, json) = bare(&["doctor", "--json"]);
     let health: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(code, 0, "{json}");
-    assert_eq!(health["formats"]["contract"], tiebreak_record::job::identity::CONTRACT);
+    assert_eq!(health["formats"]["contract"], tiebreak_job::identity::CONTRACT);
     assert!(
         health["threads"].as_u64().unwrap() > 0 && health["memory_bytes"].as_u64().unwrap() > 0,
         "{json}"

@@ -11,6 +11,8 @@ use tiebreak_contract::program::step::StateTensor;
 use tiebreak_dispute::answer::{AnswerClaim, AnswerRuling, AnswerVerdict, Origin, Pass};
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
+use tiebreak_job::initial::Drawn;
+use tiebreak_job::{Evaluable, Job};
 use tiebreak_record::commit::answer_trace::AnswerTrace;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::merkle;
@@ -18,8 +20,6 @@ use tiebreak_record::commit::predictions::Predictions;
 use tiebreak_record::commit::receipt::Receipt;
 use tiebreak_record::commit::tensor::{self, tile_range};
 use tiebreak_record::commit::trace::TracedNode;
-use tiebreak_record::job::initial::Drawn;
-use tiebreak_record::job::{Evaluable, Job};
 use tiebreak_run::inference::replay::Answerer;
 use tiebreak_run::predict::{
     self,

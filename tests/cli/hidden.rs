@@ -5,14 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tiebreak_engine::cpu::Cpu;
+use tiebreak_job::data::{batch_digest, batch_leaves};
+use tiebreak_job::initial::seeded_digests;
+use tiebreak_job::manifest::{GroupTree, files_root};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::{Record, StepRecord, gradients_root};
 use tiebreak_record::commit::salts::SaltKey;
 use tiebreak_record::commit::state::{StateRoots, tensor_digests};
 use tiebreak_record::commit::tensor::{piece_values, root};
-use tiebreak_record::job::data::{batch_digest, batch_leaves};
-use tiebreak_record::job::initial::seeded_digests;
-use tiebreak_record::job::manifest::{GroupTree, files_root};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::hidden::PUBLISHED;
 use tiebreak_run::run::reader::Salts;

@@ -6,10 +6,10 @@ use std::process::Command;
 
 use tiebreak_contract::program::network::compile;
 use tiebreak_contract::program::products::ProductClass;
-use tiebreak_record::job::Job;
-use tiebreak_record::job::parse::JobText;
-use tiebreak_record::job::reference::{self, Key, Presence, Type, keys, keys_of};
-use tiebreak_record::job::spec::{DataSpec, OptimizerSpec};
+use tiebreak_job::Job;
+use tiebreak_job::parse::JobText;
+use tiebreak_job::reference::{self, Key, Presence, Type, keys, keys_of};
+use tiebreak_job::spec::{DataSpec, OptimizerSpec};
 use toml::{Table, Value};
 
 fn printed(args: &[&str]) -> String {

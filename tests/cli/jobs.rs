@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::Path;
 
-use tiebreak_record::job::Job;
-use tiebreak_record::job::manifest::files_root;
-use tiebreak_record::job::reference::{Type, keys};
+use tiebreak_job::Job;
+use tiebreak_job::manifest::files_root;
+use tiebreak_job::reference::{Type, keys};
 use tiebreak_run::run::JobFiles;
 use tiebreak_run::run::checked::Checked;
 use tiebreak_run::run::data::JobData;

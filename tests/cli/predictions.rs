@@ -5,13 +5,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use tiebreak_job::Job;
 use tiebreak_record::commit::answer_trace::AnswerTrace;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::predictions::Predictions;
 use tiebreak_record::commit::trace::TracedNode;
 use tiebreak_record::commit::{merkle, tensor};
-use tiebreak_record::job::Job;
 use tiebreak_run::predict::traced::{SamplePass, sample_leaves};
 
 use super::common::{logistic_job, npy};

@@ -6,9 +6,9 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use tiebreak_job::data::batch_digest;
 use tiebreak_monitor::register::file::to_text;
 use tiebreak_record::commit::digest::Digest;
-use tiebreak_record::job::data::batch_digest;
 
 use crate::common::edit::edit;
 use crate::common::{gpt_job, key, trained};

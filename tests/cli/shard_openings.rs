@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::Path;
 
+use tiebreak_job::shard_opening::ShardOpening;
 use tiebreak_monitor::snapshot::shard_map::{ShardMap, Slice};
 use tiebreak_record::commit::salts::{Kind, SaltKey};
 use tiebreak_record::commit::state::tensor_digests;
-use tiebreak_record::job::shard_opening::ShardOpening;
 use tiebreak_run::run::checkpoint;
 use tiebreak_run::run::dir::Run;
 

@@ -2,8 +2,8 @@
 //! numbers are, without a panic.
 
 use proptest::prelude::*;
+use tiebreak_job::Job;
 use tiebreak_record::commit::trace::leaf_count;
-use tiebreak_record::job::Job;
 
 /// Every magnitude is equally likely.
 fn number(bits: u32) -> impl Strategy<Value = u32> {

@@ -19,11 +19,11 @@ use tiebreak_dispute::evidence::origin::{Origin, origin};
 use tiebreak_engine::reference::Reference;
 use tiebreak_engine::session::{Session, StepObserver, StepScalars};
 use tiebreak_engine::{EngineError, Inputs, Observer};
+use tiebreak_job::Job;
+use tiebreak_job::identity::philox_key;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_range, tile_count, tile_range};
 use tiebreak_record::commit::trace::positions;
-use tiebreak_record::job::Job;
-use tiebreak_record::job::identity::philox_key;
 
 const STEP: u32 = 3;
 const SEED: Digest = Digest([7; 32]);

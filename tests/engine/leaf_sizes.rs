@@ -8,7 +8,7 @@ use tiebreak_contract::program::graph::{Graph, Node, TensorId};
 use tiebreak_contract::program::phase::{Phase, graph_of};
 use tiebreak_contract::program::step::Program;
 use tiebreak_dispute::size::worst_leaf_bytes;
-use tiebreak_record::job::Job;
+use tiebreak_job::Job;
 
 /// The bound on a leaf's bytes.
 const BOUND: usize = 64 << 10;

@@ -25,7 +25,7 @@ use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::reference::Reference;
 use tiebreak_engine::session::{Session, StepScalars, Unobserved};
-use tiebreak_record::job::{Job, ProgramSource};
+use tiebreak_job::{Job, ProgramSource};
 
 #[derive(Deserialize)]
 struct Vectors {

@@ -25,9 +25,9 @@ use tiebreak_dispute::game::verdict::GameVerdict;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::outputs_of;
 use tiebreak_engine::reference::Reference;
+use tiebreak_job::identity::program_digest;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
-use tiebreak_record::job::identity::program_digest;
 use tiebreak_record::rounding::log::Log;
 use tiebreak_record::rounding::{Decision, codec};
 

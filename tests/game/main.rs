@@ -31,14 +31,14 @@ use tiebreak_dispute::game::rules::{Fault, Rules};
 use tiebreak_dispute::game::terms::{Claim, ClaimedRun, Clocks, Terms};
 use tiebreak_dispute::game::verdict::GameVerdict;
 use tiebreak_dispute::size::samples_bytes;
+use tiebreak_job::Job;
+use tiebreak_job::identity::{CONTRACT, ComputationSummary, program_digest};
+use tiebreak_job::initial::InitialOrigin;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::trace::positions;
-use tiebreak_record::job::Job;
-use tiebreak_record::job::identity::{CONTRACT, ComputationSummary, program_digest};
-use tiebreak_record::job::initial::InitialOrigin;
 use tiebreak_run::run::dir::Run;
 
 use crate::play::{Numbers, Seen, Trick, Tricks, key, play, terms};

@@ -14,6 +14,8 @@ use tiebreak_dispute::game::message::{
 use tiebreak_dispute::game::rules::Rules;
 use tiebreak_dispute::game::search;
 use tiebreak_dispute::verdict::{DataSlices, ProvenInput, ProvenTensor};
+use tiebreak_job::data::{Place, Within};
+use tiebreak_job::identity::philox_key;
 use tiebreak_record::commit::digest::{Digest, hash};
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
@@ -21,8 +23,6 @@ use tiebreak_record::commit::state::{self, tensor_digests};
 use tiebreak_record::commit::tensor::{self, Hash, SLICE_BYTES, piece_count, piece_range, piece_values};
 use tiebreak_record::commit::trace::{leaf_place, positions};
 use tiebreak_record::commit::{merkle, multiproof};
-use tiebreak_record::job::data::{Place, Within};
-use tiebreak_record::job::identity::philox_key;
 use tiebreak_record::rounding::log::{
     BlockPlace, SliceProof, elements, parts, prove, prove_slices, slice_values,
 };

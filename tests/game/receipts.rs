@@ -19,6 +19,7 @@ use tiebreak_dispute::game::verdict::{Event, GameVerdict};
 use tiebreak_dispute::verdict::ProvenInput;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_game::party::ReceiptParty;
+use tiebreak_job::Job;
 use tiebreak_record::commit::answer_trace::claimed_root;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
@@ -27,7 +28,6 @@ use tiebreak_record::commit::receipt::{Receipt, model_digest};
 use tiebreak_record::commit::salted_receipt::{AnyReceipt, salted_texts};
 use tiebreak_record::commit::tensor::{SLICE_BYTES, digest_from_root, piece_count, piece_value};
 use tiebreak_record::commit::{merkle, multiproof};
-use tiebreak_record::job::Job;
 use tiebreak_run::inference::replay::Answerer;
 use tiebreak_run::inference::traced::row_leaves;
 

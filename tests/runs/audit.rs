@@ -457,7 +457,7 @@ fn one_micro_batch_can_be_replayed_alone() {
     let state =
         tiebreak_run::run::checkpoint::read(&run.layout.checkpoint(4), &run.program().state()).unwrap();
     session.load(&state).unwrap();
-    let key = tiebreak_record::job::identity::philox_key(&run.computation.seed);
+    let key = tiebreak_job::identity::philox_key(&run.computation.seed);
     let batch = run.dataset().unwrap().micro_batch(run.program(), key, 5, 2).unwrap();
     let scalars = tiebreak_run::step::scalars(&run.computation, 5);
     let gradients = session.micro_batch(scalars, 2, &batch, &mut Unobserved).unwrap();

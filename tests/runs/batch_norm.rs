@@ -15,7 +15,7 @@ use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::reference::Reference;
 use tiebreak_engine::session::{Session, StepScalars};
-use tiebreak_record::job::data::Dataset;
+use tiebreak_job::data::Dataset;
 use tiebreak_run::run::arrays::{self, Array, FloatType};
 use tiebreak_run::run::checkpoint;
 use tiebreak_run::run::dir::Run;
@@ -167,7 +167,7 @@ fn several_ranks_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let job = batch_norm_job(folder.path(), "operator", 3);
     let text = fs::read_to_string(&job).unwrap();
-    let program = tiebreak_record::job::Job::parse("job", &text).unwrap().program(None).unwrap();
+    let program = tiebreak_job::Job::parse("job", &text).unwrap().program(None).unwrap();
     assert!(ShardPlan::new(&program, 1).is_ok());
     let error = ShardPlan::new(&program, 2).err().unwrap().to_string();
     assert!(error.contains("train it with one rank"), "{error}");

@@ -11,9 +11,9 @@ use tiebreak_dispute::verdict::{Ruling, Verdict};
 use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::reference::Reference;
+use tiebreak_job::Job;
+use tiebreak_job::data::{Dataset, batch_digest};
 use tiebreak_record::commit::digest::Digest;
-use tiebreak_record::job::Job;
-use tiebreak_record::job::data::{Dataset, batch_digest};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::Disk;
 

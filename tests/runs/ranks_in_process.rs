@@ -13,7 +13,7 @@ use tiebreak_contract::program::encoding::encode;
 use tiebreak_contract::program::step::port;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::{Compiled, Engine, EngineError, Observer, Tensor};
-use tiebreak_record::job::Job;
+use tiebreak_job::Job;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::{read_job, transcript};

@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use crate::common;
-use tiebreak_record::job::Job;
-use tiebreak_record::job::data::Place;
+use tiebreak_job::Job;
+use tiebreak_job::data::Place;
 use tiebreak_run::run::JobFiles;
 use tiebreak_run::run::data::JobData;
 

@@ -14,7 +14,7 @@ use tiebreak_dispute::verdict::{Claim, Ruling, Verdict};
 use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::reference::Reference;
-use tiebreak_record::job::Job;
+use tiebreak_job::Job;
 use tiebreak_run::run::disk::Disk;
 use tiebreak_train::{Silent, train_as};
 

@@ -18,11 +18,11 @@ use tiebreak_dispute::verdict::{
     Verdict,
 };
 use tiebreak_engine::cpu::Cpu;
+use tiebreak_job::identity::philox_key;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_record::commit::tree_head::{Head, Signed};
 use tiebreak_record::commit::{merkle, multiproof, state, table, tensor};
-use tiebreak_record::job::identity::philox_key;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::traces;
 

@@ -8,8 +8,8 @@ use tiebreak_audit::Outcome;
 use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::reference::Reference;
-use tiebreak_record::job::Job;
-use tiebreak_record::job::data::batch_digest;
+use tiebreak_job::Job;
+use tiebreak_job::data::batch_digest;
 
 #[test]
 fn runs_match_and_whoever_changes_a_pixel_or_a_label_is_convicted() {

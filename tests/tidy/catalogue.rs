@@ -77,7 +77,7 @@ const KINDS: &[Kind] = &[
 /// The exit code by folder, for texts that another error carries: their kind says nothing of it.
 const PLACES: &[(&str, u8)] = &[
     ("src/cli/", 2),
-    ("crates/record/src/job/", 2),
+    ("crates/job/src/", 2),
     ("crates/run/src/run/", 2),
     ("crates/monitor/", 2),
     ("crates/contract/", 2),
@@ -93,6 +93,7 @@ const PLACES: &[(&str, u8)] = &[
     ("crates/audit/", 4),
     ("crates/run/", 4),
     ("crates/record/", 4),
+    ("crates/job/", 4),
     ("crates/dispute/", 4),
 ];
 

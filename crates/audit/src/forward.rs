@@ -4,8 +4,8 @@
 use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::program::models::BatchTensor;
 use tiebreak_engine::{Engine, Tensor};
+use tiebreak_job::data::Dataset;
 use tiebreak_record::commit::record::Record;
-use tiebreak_record::job::data::Dataset;
 use tiebreak_run::evaluate::Evaluator;
 use tiebreak_run::run::RunError;
 use tiebreak_run::run::dir::Run;

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use super::checks::{Checked, damaged_text};
 use super::plan::{Choice, ReplayPlan, plan};
-use tiebreak_record::job::initial::InitialOrigin;
+use tiebreak_job::initial::InitialOrigin;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::states::Checkpoints;
 

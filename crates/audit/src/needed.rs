@@ -1,6 +1,6 @@
 //! The files of a run that an auditor needs for a replay, of all steps or of some.
 
-use tiebreak_record::job::initial::InitialOrigin;
+use tiebreak_job::initial::InitialOrigin;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{RunError, Stored, names};
 

@@ -1,6 +1,6 @@
 //! Samples that training read, opened one by one: each is checked against the run's data and its step's batch before it counts.
 
-use tiebreak_record::job::data::{Dataset, InFile, Place};
+use tiebreak_job::data::{Dataset, InFile, Place};
 use tiebreak_run::run::RunError;
 use tiebreak_run::run::dir::Run;
 

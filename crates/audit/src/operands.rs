@@ -10,12 +10,12 @@ use tiebreak_contract::program::step::MicroBatch;
 use tiebreak_dispute::evidence::leaf::Touched;
 use tiebreak_dispute::evidence::origin::{Origin, origin};
 use tiebreak_dispute::verdict::{Base64, Hashes, ProvenInput, ProvenTensor};
+use tiebreak_job::data::batch_leaves;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::state::{self, tensor_digests};
 use tiebreak_record::commit::tensor::SLICE_BYTES;
 use tiebreak_record::commit::trace::{Trace, leaf_place};
 use tiebreak_record::commit::{merkle, multiproof, table, tensor};
-use tiebreak_record::job::data::batch_leaves;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::step::Outputs;
 

@@ -1,7 +1,7 @@
 //! The place of a record in its run: the index, the step, and the commitments that the job asks for.
 
+use tiebreak_job::Granularity;
 use tiebreak_record::commit::record::Record;
-use tiebreak_record::job::Granularity;
 use tiebreak_run::run::dir::Run;
 
 /// The reason why the run cannot have this record at this index, if there is one.

@@ -15,9 +15,9 @@ use super::report::VERSION;
 use super::shard::{SHARDS_MAX, Shard};
 use tiebreak_contract::program::step::Program;
 use tiebreak_engine::reference::operations;
+use tiebreak_job::identity::CONTRACT;
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::{Digest, hash};
-use tiebreak_record::job::identity::CONTRACT;
 use tiebreak_run::run::dir::Run;
 
 /// The most bytes of a plan file.

@@ -8,13 +8,13 @@ use tiebreak_dispute::answer::{
 };
 use tiebreak_dispute::verdict::{Base64, Hashes, ProvenTensor, VERDICT_MAX};
 use tiebreak_engine::{Engine, Tensor};
+use tiebreak_job::Evaluable;
 use tiebreak_record::commit::answer_trace::{AnswerTrace, node_leaves};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::predictions::{Predictions, logits_digest};
 use tiebreak_record::commit::state::tensor_digests;
 use tiebreak_record::commit::tensor::{self, Hash, SLICE_BYTES};
 use tiebreak_record::commit::{merkle, multiproof};
-use tiebreak_record::job::Evaluable;
 use tiebreak_run::predict::traced::{SamplePass, sample_leaves};
 use tiebreak_run::predict::{Difference, Inputs, Mismatch, Predictor};
 use tiebreak_run::step::StepError;

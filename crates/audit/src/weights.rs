@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_dispute::verdict::{Base64, Claim, DataSlices, Hashes, ProvenInput, ProvenTensor, WeightsClaim};
+use tiebreak_job::initial::{Drawn, weights_element, weights_layout};
+use tiebreak_job::manifest::DataFile;
 use tiebreak_record::commit::multiproof;
 use tiebreak_record::commit::state::{self, tensor_digests};
 use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_range, piece_values};
-use tiebreak_record::job::initial::{Drawn, weights_element, weights_layout};
-use tiebreak_record::job::manifest::DataFile;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{RunError, data, disk, initial};
 

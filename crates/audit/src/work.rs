@@ -1,7 +1,7 @@
 //! The progress of the checks without a replay: bytes that they have looked at, of all that they look at.
 
 use tiebreak_contract::program::step::state_bytes;
-use tiebreak_record::job::initial::InitialOrigin;
+use tiebreak_job::initial::InitialOrigin;
 use tiebreak_run::run::checked::Watch;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::names;

@@ -15,6 +15,10 @@ use tiebreak_contract::arith::{DType, float};
 use tiebreak_contract::program::graph::TensorType;
 use tiebreak_contract::program::phase::Phase;
 use tiebreak_contract::program::step::{Program, state_bytes};
+use tiebreak_job::computation::{Computation, ComputationError};
+use tiebreak_job::data::batch_digest;
+use tiebreak_job::initial::Expected;
+use tiebreak_job::manifest::{DataError, FileManifest};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::record::{Record, StepRecord};
@@ -22,10 +26,6 @@ use tiebreak_record::commit::tensor::Hash;
 use tiebreak_record::commit::trace::leaf_name;
 use tiebreak_record::commit::tree_head::{Head, Signed};
 use tiebreak_record::commit::{Malformed, tensor};
-use tiebreak_record::job::computation::{Computation, ComputationError};
-use tiebreak_record::job::data::batch_digest;
-use tiebreak_record::job::initial::Expected;
-use tiebreak_record::job::manifest::{DataError, FileManifest};
 
 /// The most bytes of a batch that a check draws again.
 const BATCH_BYTES_MAX: u64 = 1 << 30;

@@ -3,9 +3,9 @@
 use super::evidence::proven::{DataSlices, ProvenTensor, Scalar};
 use super::tag_first::tag_first;
 use super::verdict::{Claim, Fork};
+use tiebreak_job::manifest::FileManifest;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::proven::{Hashes, ProvenRecord};
-use tiebreak_record::job::manifest::FileManifest;
 
 tag_first!(Claim, "kind", {
     "tile" => Tile(_),

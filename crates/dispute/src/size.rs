@@ -4,13 +4,13 @@ use super::evidence::leaf::{LeafError, worst_touched};
 use tiebreak_contract::program::graph::TensorId;
 use tiebreak_contract::program::phase::{Phase, graph_of};
 use tiebreak_contract::program::step::Program;
+use tiebreak_job::data::layout::is_npy;
+use tiebreak_job::data::safetensors::DATA_HEADER_MAX;
+use tiebreak_job::manifest::FILE_MAX;
+use tiebreak_job::spec::DataFiles;
 use tiebreak_record::commit::multiproof;
 use tiebreak_record::commit::tensor::{SLICE_BYTES, TILE_BYTES, piece_count, piece_range, tile_count};
 use tiebreak_record::commit::trace::leaf_count;
-use tiebreak_record::job::data::layout::is_npy;
-use tiebreak_record::job::data::safetensors::DATA_HEADER_MAX;
-use tiebreak_record::job::manifest::FILE_MAX;
-use tiebreak_record::job::spec::DataFiles;
 
 /// Elements that are tried for each output: enough to include rows that begin and end inside a slice.
 const TRIED: usize = 24;

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 pub use super::evidence::proven::{DataSlices, LogSlices, PhaseName, ProvenInput, ProvenTensor, Scalar};
 use super::fact::{Right, Wrong};
 use super::one_encoding::other_from;
+use tiebreak_job::identity::{RunSummary, other_contract};
+use tiebreak_job::manifest::FileManifest;
 use tiebreak_record::commit::digest::Digest;
 pub use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
 use tiebreak_record::commit::tree_head::Signed;
 use tiebreak_record::commit::{Malformed, other_encoding_at};
-use tiebreak_record::job::identity::{RunSummary, other_contract};
-use tiebreak_record::job::manifest::FileManifest;
 
 /// The most bytes of a verdict file.
 pub const VERDICT_MAX: u64 = 1 << 28;

@@ -9,11 +9,11 @@ use super::evidence::tile::check_slices;
 use super::fact::Fact;
 use super::verdict::{DataSlices, WeightsClaim};
 use tiebreak_contract::program::step::StateTensor;
+use tiebreak_job::initial::{Drawn, InitialOrigin, weights_element, weights_layout};
+use tiebreak_job::manifest::{self, DataFile, FileManifest};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::tensor::SLICE_BYTES;
 use tiebreak_record::commit::{Malformed, tensor};
-use tiebreak_record::job::initial::{Drawn, InitialOrigin, weights_element, weights_layout};
-use tiebreak_record::job::manifest::{self, DataFile, FileManifest};
 
 impl Context {
     /// The result of a claim about record 0's state.

@@ -14,11 +14,11 @@ use tiebreak_contract::program::graph::TensorType;
 use tiebreak_contract::program::models::BatchTensor;
 use tiebreak_engine::liveness::peak_bytes;
 use tiebreak_engine::{Compiled, Engine, EngineError, Observer, Tensor};
+use tiebreak_job::data::Dataset;
+use tiebreak_job::{Evaluable, Job};
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::tensor::VectorDigest;
-use tiebreak_record::job::data::Dataset;
-use tiebreak_record::job::{Evaluable, Job};
 
 /// The most labels of an evaluation: their losses are one tensor. The losses are summed and hashed as they come, so none waits in
 /// memory.

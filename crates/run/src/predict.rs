@@ -15,14 +15,14 @@ use tiebreak_contract::program::models::BatchTensor;
 use tiebreak_contract::program::step::{StateTensor, inference_graph};
 use tiebreak_engine::liveness::peak_bytes;
 use tiebreak_engine::{Compiled, Engine, EngineError, Tensor};
+use tiebreak_job::data::Dataset;
+use tiebreak_job::{Evaluable, Job};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::predictions::{
     PredictedSample, PredictingModel, Predictions, logits_digest, model_digest, predicted,
 };
 use tiebreak_record::commit::state::{StateRoots, tensor_digests};
 use tiebreak_record::commit::tensor;
-use tiebreak_record::job::data::Dataset;
-use tiebreak_record::job::{Evaluable, Job};
 
 /// The samples that a model predicts.
 pub enum Inputs {

@@ -3,7 +3,7 @@
 use super::error::TrainError;
 use tiebreak_contract::program::step::{MicroBatch, Program};
 use tiebreak_engine::session::{Session, StepScalars};
-use tiebreak_record::job::data::Dataset;
+use tiebreak_job::data::Dataset;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::step::{CommittedStep, RunStep, StepRequest};
 

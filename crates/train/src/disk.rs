@@ -2,7 +2,7 @@
 
 use tiebreak_contract::program::logged::traced;
 use tiebreak_contract::program::step::state_bytes;
-use tiebreak_record::job::Granularity;
+use tiebreak_job::Granularity;
 use tiebreak_run::run::dir::Run;
 
 /// An estimate of the bytes that a run will take on disk, checkpoints, traces and rounding logs included.

@@ -8,7 +8,7 @@ use tiebreak_audit::plan::memory_with;
 use tiebreak_contract::program::step::Program;
 use tiebreak_engine::device_check::Shares;
 use tiebreak_engine::{Engine, liveness, recompute};
-use tiebreak_record::job::Job;
+use tiebreak_job::Job;
 use tiebreak_run::run::dir::Run;
 
 #[derive(clap::Args, Clone, Copy, Debug, Default)]

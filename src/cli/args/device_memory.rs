@@ -5,8 +5,8 @@ use crate::cli::args::engine::{EngineArgs, EngineKind};
 use crate::cli::view::report::{Exit, Failure, bytes_text};
 use tiebreak_contract::program::step::Program;
 use tiebreak_gpu::DeviceMemory;
-use tiebreak_record::job::Job;
-use tiebreak_record::job::spec::ProgramSource;
+use tiebreak_job::Job;
+use tiebreak_job::spec::ProgramSource;
 
 /// The memory of the GPU, in bytes, if somebody said it.
 fn limit() -> Result<Option<u64>, Failure> {

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use crate::cli::view::report::{Exit, Failure};
 use tiebreak_audit::checks::Checked;
+use tiebreak_job::canonical::settings_that_differ;
+use tiebreak_job::identity::program_digest;
 use tiebreak_record::commit::digest::Digest;
-use tiebreak_record::job::canonical::settings_that_differ;
-use tiebreak_record::job::identity::program_digest;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{JobFiles, read_job, read_program};
 

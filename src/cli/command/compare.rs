@@ -12,9 +12,9 @@ use crate::cli::view::report::{CommandResult, Exit, Printer};
 use tiebreak_audit::checks::{self, Checked};
 use tiebreak_audit::step_of;
 use tiebreak_dispute::verdict::{Claim, Fork, Ruling, Verdict};
+use tiebreak_job::canonical::settings_that_differ;
 use tiebreak_record::commit::state::tensor_digests;
 use tiebreak_record::commit::{Malformed, merkle};
-use tiebreak_record::job::canonical::settings_that_differ;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{RunError, shell, states};
 

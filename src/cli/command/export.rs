@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::cli::args::limits::Limits;
 use crate::cli::view::next::{self, Next};
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use tiebreak_record::job::initial::program_layout;
+use tiebreak_job::initial::program_layout;
 use tiebreak_run::run::adapter_config::{self, ADAPTER, ADAPTER_CONFIG};
 use tiebreak_run::run::companions::{CONFIG, Companions, GENERATION, PREPROCESSOR};
 use tiebreak_run::run::disk::Disk;

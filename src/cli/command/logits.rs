@@ -15,7 +15,7 @@ use tiebreak_contract::program::graph::TensorType;
 use tiebreak_contract::program::models::{BatchTensor, Model};
 use tiebreak_contract::program::products::ProductTable;
 use tiebreak_contract::program::step::{Program, StateTensor, inference_graph, state_bytes};
-use tiebreak_record::job::{Job, ModelJob};
+use tiebreak_job::{Job, ModelJob};
 use tiebreak_run::run::arrays::{self, Array, FloatType};
 use tiebreak_run::run::{RunError, initial, read_job, read_program, state_files};
 

@@ -17,6 +17,7 @@ use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::program::graph::TensorType;
 use tiebreak_engine::{Engine, Tensor};
+use tiebreak_job::Evaluable;
 use tiebreak_record::commit::answer_trace::AnswerTrace;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::merkle;
@@ -24,7 +25,6 @@ use tiebreak_record::commit::predictions::{
     PredictedSample, PredictingModel, Predictions, ROWS_MAX, SAMPLES_MAX, logits_digest, predicted, ranked,
 };
 use tiebreak_record::commit::salted_receipt::AnyReceipt;
-use tiebreak_record::job::Evaluable;
 use tiebreak_run::predict::traced::{SamplePass, sample_leaves};
 use tiebreak_run::predict::{Computed, Inputs, Predictor};
 use tiebreak_run::run::arrays::{self, Array, FloatType};

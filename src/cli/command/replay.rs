@@ -16,7 +16,7 @@ use crate::cli::view::outcome::{
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use tiebreak_audit::plan::{Choice, ReplayPlan, memory_with, plan};
 use tiebreak_audit::{audit, checks, estimated_seconds, micro_batch, replay_begins_after, worth_estimating};
-use tiebreak_record::job::Granularity;
+use tiebreak_job::Granularity;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::shell;
 

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use crate::cli::view::escape::{Characters, prose};
 use crate::cli::view::report::{Exit, Failure};
 use tiebreak_dispute::answer::TokenizerParts;
+use tiebreak_job::Job;
+use tiebreak_job::spec::DataFiles;
 use tiebreak_record::commit::digest::Digest;
-use tiebreak_record::job::Job;
-use tiebreak_record::job::spec::DataFiles;
 use tiebreak_run::run::companions::Companions;
 
 /// The meaning of ids.

@@ -7,7 +7,7 @@ use crate::cli::view::alphabet::Alphabet;
 use crate::cli::view::report::Failure;
 use tiebreak_contract::program::inference::Writer;
 use tiebreak_contract::program::step::StateTensor;
-use tiebreak_record::job::Job;
+use tiebreak_job::Job;
 use tiebreak_run::inference::batch::Batch;
 use tiebreak_run::inference::replay::Answerer;
 use tiebreak_run::run::companions::Companions;

@@ -6,7 +6,7 @@ use tiebreak_audit::REPORT_FORMAT;
 use tiebreak_dispute::game::{terms, verdict as game_verdict};
 use tiebreak_dispute::verdict;
 use tiebreak_game::net::server;
-use tiebreak_record::job::identity::CONTRACT;
+use tiebreak_job::identity::CONTRACT;
 use tiebreak_run::evaluate;
 use tiebreak_run::run::dir::RUN_FORMAT;
 

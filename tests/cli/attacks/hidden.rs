@@ -3,9 +3,9 @@
 use std::fs;
 use std::sync::LazyLock;
 
+use tiebreak_job::opening::Opening;
+use tiebreak_job::shard_opening::ShardOpening;
 use tiebreak_record::commit::salts::SaltKey;
-use tiebreak_record::job::opening::Opening;
-use tiebreak_record::job::shard_opening::ShardOpening;
 
 use super::{Files, played};
 use crate::hidden::Hiding;

@@ -16,6 +16,7 @@ use tiebreak_dispute::game::terms::{Claim, ClaimedRun, Clocks, INCREMENT_MIN, MO
 use tiebreak_dispute::verdict::ProvenInput;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_game::party::{Party, PartyError};
+use tiebreak_job::computation::Computation;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::record::{Record, StepRecord};
@@ -25,7 +26,6 @@ use tiebreak_record::commit::tensor::{
 };
 use tiebreak_record::commit::trace::{batch_leaf_name, leaf_count, leaf_name, leaf_place};
 use tiebreak_record::commit::{merkle, multiproof, table};
-use tiebreak_record::job::computation::Computation;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::transcript;
 

@@ -10,9 +10,9 @@ use tiebreak_dispute::game::verdict::GameVerdict;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::cpu::native::Native;
 use tiebreak_game::party::{Party, play};
+use tiebreak_job::identity::ComputationSummary;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
-use tiebreak_record::job::identity::ComputationSummary;
 use tiebreak_run::run::dir::Run;
 use tiebreak_train::cheat::Cheat;
 

@@ -13,14 +13,14 @@ use tiebreak_contract::program::graph::{Graph, TensorId, TensorType};
 use tiebreak_contract::program::inference::{Writer, inference_step, settings, windows};
 use tiebreak_contract::program::network::{self, NetworkModel};
 use tiebreak_contract::program::step::inference_graph;
+use tiebreak_job::computation::Computation;
+use tiebreak_job::{Evaluable, ModelJob};
 use tiebreak_record::commit::answer_trace::{node_leaf, window_leaf};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::predictions::{self, PredictingModel, Predictions};
 use tiebreak_record::commit::receipt::{Receipt, model_digest};
 use tiebreak_record::commit::tensor::SLICE_BYTES;
 use tiebreak_record::commit::{Malformed, merkle, table};
-use tiebreak_record::job::computation::Computation;
-use tiebreak_record::job::{Evaluable, ModelJob};
 
 /// A tensor of a pass that nobody carries, since it follows from the receipt.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use super::proven::Scalar;
 use tiebreak_contract::program::graph::TensorId;
 use tiebreak_contract::program::phase::{Phase, graph_of};
 use tiebreak_contract::program::step::{Program, port};
+use tiebreak_job::Job;
+use tiebreak_job::identity::philox_key;
 use tiebreak_record::commit::digest::Digest;
-use tiebreak_record::job::Job;
-use tiebreak_record::job::identity::philox_key;
 
 /// The commitment that covers a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use tiebreak_contract::program::phase::Phase;
+use tiebreak_job::manifest::FileSlices;
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::proven::{Base64, Hashes};
-use tiebreak_record::job::manifest::FileSlices;
 use tiebreak_record::rounding::log::SliceProof;
 
 /// The error for evidence that contradicts itself.

@@ -15,10 +15,10 @@ use crate::evidence::leaf::{LeafError, Slices, Verified};
 use crate::evidence::proven::{ProvenInput, wrong};
 use tiebreak_contract::program::graph::{Graph, LoggedProduct, Primitive, TensorId};
 use tiebreak_contract::program::phase::{Phase, graph_of};
+use tiebreak_job::data::{Place, Within};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::gradient_leaf;
 use tiebreak_record::commit::{Malformed, table};
-use tiebreak_record::job::data::{Place, Within};
 
 /// The result of evidence.
 pub(super) enum Evidence {

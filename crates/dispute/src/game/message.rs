@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 pub use super::statement::Statement;
 use crate::evidence::proven::{DataSlices, LogSlices, PhaseName, ProvenInput, ProvenTensor, Scalar};
 pub use crate::one_encoding::{from_bytes, to_bytes};
+use tiebreak_job::manifest::FileManifest;
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::{Digest, hash};
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
-use tiebreak_record::job::manifest::FileManifest;
 
 /// A tensor that a computation has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]

@@ -3,9 +3,9 @@
 use super::message::{Answer, Field, Fold, LogBlock, LogPlace, Need, Question, Subject, Tree};
 use crate::evidence::proven::{DataSlices, PhaseName, ProvenInput, ProvenTensor};
 use crate::tag_first::tag_first;
+use tiebreak_job::manifest::FileManifest;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
-use tiebreak_record::job::manifest::FileManifest;
 
 tag_first!(Subject, "of", {
     "batch" => Batch { step: u32, micro: u32, tensor: usize },

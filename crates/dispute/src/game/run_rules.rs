@@ -15,6 +15,10 @@ use crate::size;
 use tiebreak_contract::program::graph::{Graph, Makers, TensorType};
 use tiebreak_contract::program::phase::{Phase, graph_of};
 use tiebreak_contract::program::step::Program;
+use tiebreak_job::Granularity;
+use tiebreak_job::computation::Computation;
+use tiebreak_job::identity::ComputationSummary;
+use tiebreak_job::initial::{Expected, InitialOrigin};
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::multiproof::proof_len;
@@ -22,10 +26,6 @@ use tiebreak_record::commit::record::{Record, StepRecord};
 use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_count};
 use tiebreak_record::commit::trace::{Places, batch_leaf_name, leaf_name, positions};
 use tiebreak_record::commit::tree_head::Head;
-use tiebreak_record::job::Granularity;
-use tiebreak_record::job::computation::Computation;
-use tiebreak_record::job::identity::ComputationSummary;
-use tiebreak_record::job::initial::{Expected, InitialOrigin};
 use tiebreak_record::rounding::log;
 
 /// The most leaves of a step's operators, and of its batch; a program with more is refused before they are listed.

@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::message::{from_bytes, to_bytes};
+use tiebreak_job::Job;
+use tiebreak_job::identity::{ComputationSummary, RunSummary};
+use tiebreak_job::initial::InitialOrigin;
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::{Digest, hash};
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::proven::Base64;
 use tiebreak_record::commit::tree_head::{Head, NOTE_MAX};
-use tiebreak_record::job::Job;
-use tiebreak_record::job::identity::{ComputationSummary, RunSummary};
-use tiebreak_record::job::initial::InitialOrigin;
 
 /// The most bytes of terms: a job and, for a job that names one, a program file.
 pub const TERMS_MAX: u64 = 1 << 28;

@@ -5,11 +5,11 @@ use std::time::Duration;
 use super::error::PartyError;
 use tiebreak_dispute::game::rules::Rules;
 use tiebreak_dispute::game::terms::{Claim, ClaimedRun, INCREMENT_MIN, MOVES_MIN, Terms, replay_clock};
+use tiebreak_job::Job;
+use tiebreak_job::canonical::settings_that_differ;
+use tiebreak_job::identity::computation_settings;
+use tiebreak_job::initial::Expected;
 use tiebreak_record::commit::keys::PublicKey;
-use tiebreak_record::job::Job;
-use tiebreak_record::job::canonical::settings_that_differ;
-use tiebreak_record::job::identity::computation_settings;
-use tiebreak_record::job::initial::Expected;
 use tiebreak_run::run::dir::Run;
 
 /// A refusal that names the field of the terms, and both values.

@@ -1,13 +1,13 @@
 //! A promise: everything about a run but the randomness of its seed, as a line of JSON.
 
 use serde::{Deserialize, Serialize};
+use tiebreak_job::identity::RunSummary;
+use tiebreak_job::initial::InitialOrigin;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::tree_head::Head;
 use tiebreak_record::commit::{Malformed, other_encoding};
-use tiebreak_record::job::identity::RunSummary;
-use tiebreak_record::job::initial::InitialOrigin;
 
 use crate::randomness::BEACON_MAX;
 

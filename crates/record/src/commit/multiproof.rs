@@ -47,11 +47,8 @@ pub fn prove(join: Join, values: &[Hash], wanted: &[usize]) -> Vec<Hash> {
 }
 
 /// [`prove`] for a tree of `count` pieces. `value` gives the value of a subtree: (first piece, number of pieces).
-pub(crate) fn prove_by(
-    count: usize,
-    wanted: &[usize],
-    value: &mut impl FnMut(usize, usize) -> Hash,
-) -> Vec<Hash> {
+#[doc(hidden)] // for the layers above
+pub fn prove_by(count: usize, wanted: &[usize], value: &mut impl FnMut(usize, usize) -> Hash) -> Vec<Hash> {
     fn walk(
         pieces: Range<usize>,
         wanted: &[usize],

@@ -58,7 +58,8 @@ const PIECE: usize = 1 << 20;
 
 /// The digest of a tensor of four-byte elements that is made piece by piece: `words(first, count)` gives `count` elements
 /// from `first` on.
-pub(crate) fn digest_by(ty: &TensorType, mut words: impl FnMut(usize, usize) -> Vec<u32>) -> Digest {
+#[doc(hidden)] // for the layers above
+pub fn digest_by(ty: &TensorType, mut words: impl FnMut(usize, usize) -> Vec<u32>) -> Digest {
     let mut hasher = blake3::Hasher::new();
     for first in (0..ty.len()).step_by(PIECE) {
         let piece = words(first, PIECE.min(ty.len() - first));

@@ -411,7 +411,7 @@ mod tests {
     use tiebreak_contract::program::products::{ProductClass, ProductTable};
     use tiebreak_engine::Engine;
     use tiebreak_engine::cpu::Cpu;
-    use tiebreak_record::job::Job;
+    use tiebreak_job::Job;
     use tiebreak_record::rounding::codec::encode;
 
     /// A decision about a value that is not finite changes nothing and is reported; the product's other decisions are applied.

@@ -12,13 +12,13 @@ use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
 use tiebreak_contract::program::graph::Graph;
 use tiebreak_contract::program::step::inference_graph;
 use tiebreak_engine::{Engine, EngineError, Observer, Tensor};
+use tiebreak_job::Evaluable;
 use tiebreak_record::commit::answer_trace::{AnswerTrace, node_leaves, window_leaf};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::merkle::{self, Frontier};
 use tiebreak_record::commit::predictions::{Predictions, logits_digest};
 use tiebreak_record::commit::tensor;
 use tiebreak_record::commit::trace::TracedNode;
-use tiebreak_record::job::Evaluable;
 
 /// The pass of one sample, whose operators a trace has.
 pub struct SamplePass(Predictor);

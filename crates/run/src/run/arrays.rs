@@ -10,8 +10,8 @@ use super::error::RunError;
 use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
 use tiebreak_contract::arith::{DType, float};
 use tiebreak_contract::program::graph::TensorType;
-use tiebreak_record::job::data::npy;
-use tiebreak_record::job::data::safetensors::{PREAMBLE, header_len};
+use tiebreak_job::data::npy;
+use tiebreak_job::data::safetensors::{PREAMBLE, header_len};
 
 /// The most bytes of a file.
 const FILE_MAX: u64 = 1 << 34;

@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use super::dir::Run;
 use super::error::RunError;
 use super::evaluation;
+use tiebreak_job::data::Dataset;
+use tiebreak_job::manifest::files_root;
 use tiebreak_record::commit::digest::Digest;
-use tiebreak_record::job::data::Dataset;
-use tiebreak_record::job::manifest::files_root;
 
 /// The environment variable with the folder of everything that `tiebreak` caches for a user.
 const VARIABLE: &str = "TIEBREAK_CACHE";

@@ -18,9 +18,9 @@ use super::paths::RunPaths;
 use super::released_config::{self, CONFIG_MAX};
 use super::tokenizer_ids;
 pub use super::tokenizer_ids::SpecialTokens;
-use tiebreak_record::job::Job;
-use tiebreak_record::job::data::Vocabulary;
-use tiebreak_record::job::spec::DataFiles;
+use tiebreak_job::Job;
+use tiebreak_job::data::Vocabulary;
+use tiebreak_job::spec::DataFiles;
 
 /// A model's configuration.
 pub const CONFIG: &str = "config.json";

@@ -12,12 +12,12 @@ use super::stored::Stored;
 use super::{disk, foreign};
 use tiebreak_contract::program::models::BatchTensor;
 use tiebreak_contract::program::step::Program;
+use tiebreak_job::Job;
+use tiebreak_job::data::Dataset;
+use tiebreak_job::manifest::{DataFile, FileManifest, GroupTree, Source};
+use tiebreak_job::spec::DataFiles;
 use tiebreak_record::commit::salted_file::FileSalts;
 use tiebreak_record::commit::salts::SaltKey;
-use tiebreak_record::job::Job;
-use tiebreak_record::job::data::Dataset;
-use tiebreak_record::job::manifest::{DataFile, FileManifest, GroupTree, Source};
-use tiebreak_record::job::spec::DataFiles;
 
 /// The most bytes that a `.gz` file may unpack to.
 const UNPACKED_MAX: u64 = 1 << 32;

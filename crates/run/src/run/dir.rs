@@ -16,16 +16,16 @@ use super::stored::Stored;
 use super::{data, gradients, names};
 use tiebreak_contract::program::encoding::PROGRAM_MAX;
 use tiebreak_contract::program::step::{MicroBatch, Program, state_bytes};
+use tiebreak_job::computation::{Computation, ComputationError};
+use tiebreak_job::data::Dataset;
+use tiebreak_job::identity::other_contract;
+use tiebreak_job::manifest::{self, FileManifest, GroupTree};
+use tiebreak_job::{JOB_MAX, Job};
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::record::StepRecord;
 use tiebreak_record::commit::tree_head::{Head, NOTE_MAX, Signed};
-use tiebreak_record::job::computation::{Computation, ComputationError};
-use tiebreak_record::job::data::Dataset;
-use tiebreak_record::job::identity::other_contract;
-use tiebreak_record::job::manifest::{self, FileManifest, GroupTree};
-use tiebreak_record::job::{JOB_MAX, Job};
 use tiebreak_record::rounding::log::{Log, bytes_max, parts};
 
 /// The version of runs on disk, as docs/RUN-FORMAT.md has it. No file says it: the contract's name does.

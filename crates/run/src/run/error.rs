@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use tiebreak_job::JobError;
+use tiebreak_job::manifest::DataError;
 use tiebreak_record::commit::Malformed;
-use tiebreak_record::job::JobError;
-use tiebreak_record::job::manifest::DataError;
 
 /// Errors about files, by blame.
 #[derive(Debug, thiserror::Error)]

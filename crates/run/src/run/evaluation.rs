@@ -12,10 +12,10 @@ use super::names;
 use super::store::Store;
 use super::stored::Stored;
 use tiebreak_contract::program::models::BatchTensor;
+use tiebreak_job::data::Dataset;
+use tiebreak_job::manifest::{DataFile, FileManifest, GroupTree, files_root};
+use tiebreak_job::spec::DataSpec;
 use tiebreak_record::commit::digest::Digest;
-use tiebreak_record::job::data::Dataset;
-use tiebreak_record::job::manifest::{DataFile, FileManifest, GroupTree, files_root};
-use tiebreak_record::job::spec::DataSpec;
 
 /// Bytes that are copied at once.
 const COPY_BYTES: usize = 1 << 20;

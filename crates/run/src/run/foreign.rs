@@ -7,9 +7,9 @@ use tiebreak_token_files::{Format, Look, StandIn, Width, other_width};
 
 use super::error::RunError;
 use tiebreak_contract::program::models::BatchTensor;
-use tiebreak_record::job::data::layout::{is_npy, is_safetensors};
-use tiebreak_record::job::element::Element;
-use tiebreak_record::job::spec::DataFiles;
+use tiebreak_job::data::layout::{is_npy, is_safetensors};
+use tiebreak_job::element::Element;
+use tiebreak_job::spec::DataFiles;
 
 /// Refuses a file whose bytes show that it is not data file `number` of this kind. `sample` are the batch tensors of one sample.
 ///

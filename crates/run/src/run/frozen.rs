@@ -10,9 +10,9 @@ use super::{checkpoint, names};
 use tiebreak_contract::arith::words::with_bytes;
 use tiebreak_contract::program::init;
 use tiebreak_contract::program::step::StateTensor;
+use tiebreak_job::initial::InitialOrigin;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::tensor;
-use tiebreak_record::job::initial::InitialOrigin;
 
 /// For each tensor of the state, true if the checkpoint after a step may leave it out, since checkpoint 0 has it: a frozen parameter
 /// of a run that does not begin from its seed.

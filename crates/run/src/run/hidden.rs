@@ -5,10 +5,10 @@ use std::io;
 use super::dir::Run;
 use super::error::RunError;
 use super::{data, names};
+use tiebreak_job::manifest::files_root;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::{Record, StepRecord};
 use tiebreak_record::commit::salted_file::FileSalts;
-use tiebreak_record::job::manifest::files_root;
 
 /// The files and folders of a run whose commitments hide that show nothing of what is hidden. The others are for auditors.
 pub const PUBLISHED: [&str; 7] = [

@@ -10,6 +10,8 @@ use super::{checkpoint, data, frozen, names, transcript};
 use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::program::init;
 use tiebreak_contract::program::step::{Program, StateTensor};
+use tiebreak_job::Job;
+use tiebreak_job::initial::{Drawn, EarlierRun, InitialOrigin, weights_layout};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::merkle;
@@ -17,8 +19,6 @@ use tiebreak_record::commit::proven::{Base64, ProvenRecord};
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::state::{state_digest, tensor_digests};
 use tiebreak_record::commit::tree_head::NOTE_MAX;
-use tiebreak_record::job::Job;
-use tiebreak_record::job::initial::{Drawn, EarlierRun, InitialOrigin, weights_layout};
 
 /// An initial state, canonical bytes in the table's order, and its origin.
 pub(crate) type Sourced = (Vec<Vec<u8>>, InitialOrigin);

@@ -8,7 +8,7 @@ use super::error::RunError;
 use super::job_files::JobFiles;
 use tiebreak_contract::program::encoding::PROGRAM_MAX;
 use tiebreak_contract::program::step::Program;
-use tiebreak_record::job::{JOB_MAX, Job};
+use tiebreak_job::{JOB_MAX, Job};
 
 /// Reads a job file: its text, and the job that the text describes.
 ///

@@ -9,8 +9,8 @@ use super::job_files::{JobFiles, refuse_private_key};
 use super::names;
 use tiebreak_contract::program::network::{NETWORK_MAX, NetworkModel, compile, model};
 use tiebreak_contract::program::step::Program;
-use tiebreak_record::job::identity::program_digest;
-use tiebreak_record::job::{Evaluable, Job};
+use tiebreak_job::identity::program_digest;
+use tiebreak_job::{Evaluable, Job};
 
 /// Reads a network file that somebody names.
 ///

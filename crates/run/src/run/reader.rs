@@ -1,10 +1,10 @@
 //! Readers of a run whose commitments hide: with its salt key, without, or not at all.
 
 use super::error::RunError;
+use tiebreak_job::computation::{Computation, ComputationError};
+use tiebreak_job::identity::ComputationSummary;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::salts::SaltKey;
-use tiebreak_record::job::computation::{Computation, ComputationError};
-use tiebreak_record::job::identity::ComputationSummary;
 
 /// The salt key that a reader brings.
 #[derive(Clone, Debug)]

@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use tiebreak_job::identity::{RunSummary, hidden_data};
+use tiebreak_job::initial::InitialOrigin;
+use tiebreak_job::manifest::{FileManifest, files_root};
 use tiebreak_record::commit::digest::Digest;
-use tiebreak_record::job::identity::{RunSummary, hidden_data};
-use tiebreak_record::job::initial::InitialOrigin;
-use tiebreak_record::job::manifest::{FileManifest, files_root};
 
 /// `run.json`: the contents that identify a run. The run id is derived from them, never read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,9 +6,9 @@ use super::weights::{Elements, WeightFiles};
 use super::{frozen, names, states, transcript};
 use tiebreak_contract::program::models::released::Released;
 use tiebreak_contract::program::step::StateTensor;
+use tiebreak_job::initial::program_layout;
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::state::StateRoots;
-use tiebreak_record::job::initial::program_layout;
 
 /// Opens the files of the state after a step, by default the last one that the run holds: the step, the files, and the tensors in them.
 ///

@@ -10,11 +10,11 @@ pub use super::frozen::{read, write};
 use super::{checkpoint, frozen, initial};
 use tiebreak_contract::arith::words::with_bytes;
 use tiebreak_contract::program::init;
+use tiebreak_job::initial::InitialOrigin;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::state::tensor_digests;
 use tiebreak_record::commit::tensor;
-use tiebreak_record::job::initial::InitialOrigin;
 
 /// A state: canonical bytes in the table's order.
 pub type State = Vec<Vec<u8>>;

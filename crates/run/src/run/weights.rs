@@ -13,11 +13,11 @@ use tiebreak_contract::arith::{DType, float};
 use tiebreak_contract::program::models::released::{Made, Part, Released};
 use tiebreak_contract::program::models::{Init, Model};
 use tiebreak_contract::program::step::{Program, StateTensor, port};
+use tiebreak_job::data::safetensors::{Header, PREAMBLE, header_len};
+use tiebreak_job::element::{ArrayPlace, Element};
+use tiebreak_job::initial::Drawn;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::tensor;
-use tiebreak_record::job::data::safetensors::{Header, PREAMBLE, header_len};
-use tiebreak_record::job::element::{ArrayPlace, Element};
-use tiebreak_record::job::initial::Drawn;
 
 /// The most names that an error lists.
 const LISTED: usize = 12;

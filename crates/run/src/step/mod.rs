@@ -15,12 +15,12 @@ pub use replayed::{disputed_step, readable_log, replayed_micro_batch, replayed_s
 use tiebreak_contract::program::step::{MicroBatch, Program};
 use tiebreak_engine::EngineError;
 use tiebreak_engine::session::{Session, StepOutcome, StepScalars};
+use tiebreak_job::Granularity;
+use tiebreak_job::computation::Computation;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::{StepRecord, gradients_root};
 use tiebreak_record::commit::state::state_digest;
 use tiebreak_record::commit::trace::Trace;
-use tiebreak_record::job::Granularity;
-use tiebreak_record::job::computation::Computation;
 use tiebreak_record::rounding::log::Log;
 pub use tracer::Tracer;
 pub use tracer::{Outputs, Tamper, Watch};
@@ -92,9 +92,9 @@ pub enum Roundings<'a> {
 /// use tiebreak_engine::cpu::Cpu;
 /// use tiebreak_engine::reference::Reference;
 /// use tiebreak_engine::session::Session;
-/// use tiebreak_record::job::computation::Computation;
-/// use tiebreak_record::job::identity::{CONTRACT, ComputationSummary, program_digest};
-/// use tiebreak_record::job::manifest::files_root;
+/// use tiebreak_job::computation::Computation;
+/// use tiebreak_job::identity::{CONTRACT, ComputationSummary, program_digest};
+/// use tiebreak_job::manifest::files_root;
 /// use tiebreak_run::step::{Roundings, StepRequest, Watch, scalars};
 /// # use tiebreak_record::commit::digest::Digest;
 ///

@@ -15,7 +15,7 @@ use tiebreak_contract::program::phase::Phase;
 use tiebreak_contract::program::products::{ProductClass, ProductTable};
 use tiebreak_contract::program::step::{MicroBatch, Program, StepSpec};
 use tiebreak_engine::session::{Session, StepScalars, Unobserved};
-use tiebreak_record::job::data::Dataset;
+use tiebreak_job::data::Dataset;
 use tiebreak_record::rounding::near_tie::{NearTie, Product, Tolerance};
 use tiebreak_run::observers::near_ties::Search as _;
 use tiebreak_run::observers::record::{Choice, Steer};

@@ -11,9 +11,9 @@ use crate::error::TrainError;
 use crate::error::{Difference, RankError};
 use tiebreak_contract::program::step::MicroBatch;
 use tiebreak_engine::session::{Session, StepScalars};
+use tiebreak_job::{Granularity, Job};
 use tiebreak_record::commit::codec::{Decoder, Encoder};
 use tiebreak_record::commit::digest::Digest;
-use tiebreak_record::job::{Granularity, Job};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::step::CommittedStep;
 

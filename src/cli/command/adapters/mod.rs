@@ -15,7 +15,7 @@ use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::fingerprint::{FINGERPRINT, fingerprint};
 use tiebreak_engine::reference::Reference;
 use tiebreak_engine::{Engine, EngineError};
-use tiebreak_record::job::identity::CONTRACT;
+use tiebreak_job::identity::CONTRACT;
 
 /// List the engines and adapters here; test and measure them on request.
 ///

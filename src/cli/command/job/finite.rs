@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use crate::cli::view::report::Printer;
 use tiebreak_contract::program::step::Program;
-use tiebreak_record::job::Job;
-use tiebreak_record::job::data::Dataset;
+use tiebreak_job::Job;
+use tiebreak_job::data::Dataset;
 use tiebreak_run::run::RunError;
 use tiebreak_run::step::finite;
 

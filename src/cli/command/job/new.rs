@@ -1,6 +1,6 @@
 //! A job to begin with, made from the table of keys: what is required is written out with its example, all else stands beside it as comments.
 
-use tiebreak_record::job::reference::{Key, Presence, Type, keys_of};
+use tiebreak_job::reference::{Key, Presence, Type, keys_of};
 
 /// The most characters of a line of a comment.
 const WIDTH: usize = 100;
@@ -90,8 +90,8 @@ fn comment(text: &str) -> String {
 mod tests {
     use super::*;
     use tiebreak_contract::program::models::KINDS;
-    use tiebreak_record::job::Job;
-    use tiebreak_record::job::reference::keys;
+    use tiebreak_job::Job;
+    use tiebreak_job::reference::keys;
 
     #[test]
     fn every_kind_has_a_job_that_parses_and_names_every_key() {

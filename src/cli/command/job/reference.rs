@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::new;
 use tiebreak_contract::program::models;
 use tiebreak_contract::program::products::ProductClass;
-use tiebreak_record::job::reference::{self, Key, Presence, Type, keys, keys_of};
+use tiebreak_job::reference::{self, Key, Presence, Type, keys, keys_of};
 
 const INTRODUCTION: &str = "# The job file
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tiebreak_contract::program::products::ProductClass;
-use tiebreak_record::job::Job;
+use tiebreak_job::Job;
 use tiebreak_record::rounding::thresholds::{Preset, Rounding};
 
 /// The first comment of a table that was measured.

@@ -9,13 +9,13 @@ use regex::bytes::Regex;
 use serde::Serialize;
 use tiebreak_audit::checks::Checked;
 use tiebreak_audit::opened;
+use tiebreak_job::data::InFile;
+use tiebreak_job::spec::DataFiles;
 use tiebreak_monitor::draw::sample;
 use tiebreak_monitor::rules::decision::Decision;
 use tiebreak_monitor::rules::property::{OfSamples, Property, digest, digests, expression};
 use tiebreak_monitor::rules::share::{Counted, NAMED_MAX, Named, Population};
 use tiebreak_record::commit::digest::Digest;
-use tiebreak_record::job::data::InFile;
-use tiebreak_record::job::spec::DataFiles;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{RunError, disk};
 

@@ -10,11 +10,11 @@ use tiebreak_audit::coverage::{coverage, plan_of};
 use tiebreak_audit::merge::{Apart, Conclusion, Merged, Required, merge};
 use tiebreak_audit::plan::ReplayPlan;
 use tiebreak_audit::report_file::{Account, REPORT_MAX, decode};
+use tiebreak_job::identity::CONTRACT;
 use tiebreak_monitor::statement::dsse::ENVELOPE_MAX;
 use tiebreak_monitor::statement::in_toto::Statement;
 use tiebreak_record::commit::cosignature::utc;
 use tiebreak_record::commit::tree_head::Head;
-use tiebreak_record::job::identity::CONTRACT;
 use tiebreak_run::run::disk::{self, Disk};
 use tiebreak_run::run::{RunError, shell};
 

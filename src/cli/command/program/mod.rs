@@ -22,7 +22,7 @@ use tiebreak_contract::program::encoding::{PROGRAM_MAX, encode};
 use tiebreak_contract::program::graph::{Graph, LoggedProduct, Node, Primitive, TensorId};
 use tiebreak_contract::program::models::Init;
 use tiebreak_contract::program::step::Program;
-use tiebreak_record::job::identity::program_digest;
+use tiebreak_job::identity::program_digest;
 use tiebreak_run::run::disk::{self, Disk};
 use tiebreak_run::run::{RunError, read_job, read_program};
 

@@ -14,7 +14,7 @@ use crate::cli::view::report::{Exit, Failure, Printer};
 use tiebreak_contract::program::step::Program;
 use tiebreak_engine::fingerprint::FINGERPRINT;
 use tiebreak_gpu::{Command, TextLimits, Variant, adapters, recording};
-use tiebreak_record::job::identity::CONTRACT;
+use tiebreak_job::identity::CONTRACT;
 use tiebreak_run::run::RunError;
 use tiebreak_run::run::disk::Disk;
 

@@ -391,10 +391,7 @@ fn cost(page: &mut Page, told: &Told) {
     let native = if told.native { ", native products" } else { "" };
     page.facts(&[
         ("engine", format!("{}{native}", told.engine)),
-        (
-            "program",
-            format!("tiebreak {}, {}", env!("CARGO_PKG_VERSION"), tiebreak_record::job::identity::CONTRACT),
-        ),
+        ("program", format!("tiebreak {}, {}", env!("CARGO_PKG_VERSION"), tiebreak_job::identity::CONTRACT)),
         ("time", format!("{:.1} s, {each:.3} s a replayed step", told.seconds)),
         ("memory", format!("about {}", bytes_text(told.plan.memory))),
         ("read", format!("{} of checkpoints and logs", bytes_text(told.plan.bytes))),

@@ -9,6 +9,7 @@ use tiebreak_contract::program::phase::{Phase, graph_of};
 use tiebreak_dispute::evidence::leaf::{self, Slices};
 use tiebreak_dispute::evidence::origin::{Origin, origin};
 use tiebreak_dispute::verdict::{Claim, Fork, ProvenInput, Ruling, TileClaim, Verdict};
+use tiebreak_job::computation::Computation;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::multiproof::blake3;
@@ -19,7 +20,6 @@ use tiebreak_record::commit::tensor::{
 use tiebreak_record::commit::trace::{leaf_count, leaf_name, leaf_place};
 use tiebreak_record::commit::tree_head::{Head, Signed};
 use tiebreak_record::commit::{Malformed, merkle, table};
-use tiebreak_record::job::computation::Computation;
 use tiebreak_run::run::shell;
 
 /// The number of a tile's elements that are shown.

@@ -15,11 +15,11 @@ use crate::cli::command::monitor::nonce;
 use crate::cli::command::monitor::registry::{exclusive, now};
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use tiebreak_job::Job;
+use tiebreak_job::identity::program_digest;
+use tiebreak_job::initial::InitialOrigin;
+use tiebreak_job::manifest::files_root;
 use tiebreak_record::commit::cosignature::utc;
-use tiebreak_record::job::Job;
-use tiebreak_record::job::identity::program_digest;
-use tiebreak_record::job::initial::InitialOrigin;
-use tiebreak_record::job::manifest::files_root;
 use tiebreak_run::run::data::{JobData, manifest};
 use tiebreak_run::run::{JobFiles, RunError, read_job, read_program, shell};
 

@@ -2,6 +2,8 @@
 //! promises, registers, draws, and lists about chips' logs.
 
 use serde_json::Value;
+use tiebreak_job::opening::Opening;
+use tiebreak_job::shard_opening::ShardOpening;
 use tiebreak_monitor::closed::ClosedLogs;
 use tiebreak_monitor::draw::Draw;
 use tiebreak_monitor::inspection::seen::Seen;
@@ -11,8 +13,6 @@ use tiebreak_monitor::register::file;
 use tiebreak_monitor::register::history::Register;
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::salted_receipt::{AnyReceipt, read};
-use tiebreak_record::job::opening::Opening;
-use tiebreak_record::job::shard_opening::ShardOpening;
 
 use super::finding::Visibility::{ByGuess, Clear, Hidden, NotGuessable};
 use super::finding::{Reveal, Visibility};

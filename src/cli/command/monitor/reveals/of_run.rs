@@ -1,8 +1,8 @@
 //! Things that the files of a run tell, by looking at those that are there.
 
+use tiebreak_job::initial::InitialOrigin;
 use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::tree_head::NOTE_MAX;
-use tiebreak_record::job::initial::InitialOrigin;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{RunError, names, transcript};
 

@@ -119,7 +119,7 @@ impl Job {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::parse::tests::JOB;
+    use crate::parse::tests::JOB;
 
     #[test]
     fn a_program_file_takes_the_place_of_what_describes_a_program() {

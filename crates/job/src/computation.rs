@@ -7,12 +7,12 @@ use super::identity::{
     ComputationSummary, computation_settings, other_contract, philox_key, program_digest, seed_of, sown,
 };
 use super::{JOB_MAX, Job, JobError};
-use crate::commit::Malformed;
-use crate::commit::digest::Digest;
-use crate::commit::record::StepRecord;
-use crate::commit::salts::{Kind, SaltKey};
-use crate::commit::state::StateRoots;
 use tiebreak_contract::program::step::{MicroBatch, Program, StateTensor};
+use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::record::StepRecord;
+use tiebreak_record::commit::salts::{Kind, SaltKey};
+use tiebreak_record::commit::state::StateRoots;
 
 /// A computation, derived: no field rests on anybody's word.
 #[derive(Clone, Debug)]
@@ -88,8 +88,8 @@ impl Computation {
     ///
     /// ```
     /// use tiebreak_record::commit::digest::Digest;
-    /// use tiebreak_record::job::computation::Computation;
-    /// use tiebreak_record::job::identity::{CONTRACT, ComputationSummary, program_digest};
+    /// use tiebreak_job::computation::Computation;
+    /// use tiebreak_job::identity::{CONTRACT, ComputationSummary, program_digest};
     ///
     /// let job = r#"
     /// steps = 8
@@ -115,7 +115,7 @@ impl Computation {
     /// // A summary of another program is refused: nobody's word is taken.
     /// let other = ComputationSummary { program: Digest([3; 32]), ..summary };
     /// assert!(Computation::derive("job", job, None, other).is_err());
-    /// # Ok::<(), tiebreak_record::job::computation::ComputationError>(())
+    /// # Ok::<(), tiebreak_job::computation::ComputationError>(())
     /// ```
     pub fn derive(
         name: &str,

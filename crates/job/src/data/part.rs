@@ -1,6 +1,6 @@
 //! The bytes of samples at a constant stride of a file: the columns of inputs and labels, and the mask of the labels that count.
 
-use crate::job::element::{ArrayPlace, Element};
+use crate::element::{ArrayPlace, Element};
 use tiebreak_contract::program::models::BatchTensor;
 
 /// One batch tensor of a part's samples.

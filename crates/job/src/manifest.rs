@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::commit::codec::Encoder;
-use crate::commit::digest::Digest;
-use crate::commit::salted_file::FileSalts;
-use crate::commit::tensor::{Hash, SLICE_BYTES, piece_value, piece_values};
-use crate::commit::{Malformed, merkle, multiproof};
+use tiebreak_record::commit::codec::Encoder;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::salted_file::FileSalts;
+use tiebreak_record::commit::tensor::{Hash, SLICE_BYTES, piece_value, piece_values};
+use tiebreak_record::commit::{Malformed, merkle, multiproof};
 
 /// The most bytes of a file.
 pub const FILE_MAX: u64 = 1 << 40;
@@ -52,7 +52,7 @@ pub enum DataError {
 }
 
 impl DataError {
-    pub(in crate::job) fn invalid(path: &Path, why: impl Into<String>) -> DataError {
+    pub(crate) fn invalid(path: &Path, why: impl Into<String>) -> DataError {
         DataError::Malformed { path: path.to_path_buf(), source: Malformed::invalid("file", why) }
     }
 }
@@ -70,7 +70,7 @@ pub struct FileManifest {
 /// The root over files: RFC 6962's tree over the leaves (u64 bytes, root), in order.
 ///
 /// ```
-/// use tiebreak_record::job::manifest::{GroupTree, files_root};
+/// use tiebreak_job::manifest::{GroupTree, files_root};
 ///
 /// let (first, _) = GroupTree::of(&mut &b"the first file"[..])?;
 /// let (second, _) = GroupTree::of(&mut &b"the second"[..])?;

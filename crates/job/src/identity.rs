@@ -10,12 +10,12 @@ use super::Job;
 use super::canonical::Setting;
 use super::initial::InitialOrigin;
 use super::spec::Sampling;
-use crate::commit::codec::Encoder;
-use crate::commit::digest::{Digest, hash};
-use crate::commit::keys::PublicKey;
-use crate::commit::{Malformed, beginning};
 use tiebreak_contract::program::encoding;
 use tiebreak_contract::program::step::Program;
+use tiebreak_record::commit::codec::Encoder;
+use tiebreak_record::commit::digest::{Digest, hash};
+use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_record::commit::{Malformed, beginning};
 
 /// The contract that this version of the program implements. An auditor replays runs of this contract only.
 pub const CONTRACT: &str = "tiebreak-contract-2";

@@ -6,10 +6,10 @@
 
 use super::data::layout;
 use super::spec::{Augment, DataFiles, DataSpec, Granularity, Job, Masking, Sampling};
-use crate::commit::codec::Encoder;
-use crate::commit::digest::{Digest, hash};
-use crate::rounding::thresholds::Rounding;
 use tiebreak_contract::program::schedule::{Decay, Schedule};
+use tiebreak_record::commit::codec::Encoder;
+use tiebreak_record::commit::digest::{Digest, hash};
+use tiebreak_record::rounding::thresholds::Rounding;
 
 /// A setting: a dotted key and its value. Integers are decimal; binary32 numbers are their patterns in eight hexadecimal digits.
 pub type Setting = (String, String);

@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::computation::Computation;
-use crate::commit::digest::Digest;
-use crate::commit::proven::Base64;
-use crate::commit::salts::{Kind, salted};
-use crate::commit::tensor::{
-    Hash, SLICE_BYTES, digest_from_root, piece_count, piece_range, piece_value, piece_values,
-};
-use crate::commit::{Malformed, beginning, multiproof, state};
 use tiebreak_contract::parallel;
 use tiebreak_contract::program::step::StateTensor;
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::proven::Base64;
+use tiebreak_record::commit::salts::{Kind, salted};
+use tiebreak_record::commit::tensor::{
+    Hash, SLICE_BYTES, digest_from_root, piece_count, piece_range, piece_value, piece_values,
+};
+use tiebreak_record::commit::{Malformed, beginning, multiproof, state};
 
 /// The name and version of these openings.
 pub const FORMAT: &str = "tiebreak shard opening 1";
@@ -219,8 +219,8 @@ impl ShownRange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commit::salts::SaltKey;
-    use crate::job::identity::{CONTRACT, ComputationSummary, program_digest};
+    use crate::identity::{CONTRACT, ComputationSummary, program_digest};
+    use tiebreak_record::commit::salts::SaltKey;
 
     /// A computation of a small perceptron that hides by a key, or hides nothing.
     fn computation(key: Option<u8>) -> Computation {

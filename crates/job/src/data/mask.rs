@@ -2,7 +2,7 @@
 
 use super::batch::Dataset;
 use super::part::Part;
-use crate::job::manifest::DataError;
+use crate::manifest::DataError;
 
 /// Tokens that are compared together.
 const PIECE: u64 = 1 << 18;

@@ -1,7 +1,7 @@
 //! The headers of NumPy's .npy files, format 1.0 to 3.0. Source: numpy.lib.format.
 
-use crate::commit::tensor::SLICE_BYTES;
-use crate::job::element::{ArrayPlace, DIMENSIONS_MAX, Element};
+use crate::element::{ArrayPlace, DIMENSIONS_MAX, Element};
+use tiebreak_record::commit::tensor::SLICE_BYTES;
 
 /// The first bytes of every file.
 pub const MAGIC: &[u8] = b"\x93NUMPY";

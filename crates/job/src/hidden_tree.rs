@@ -3,9 +3,9 @@
 use std::io::{self, Read};
 
 use super::manifest::{FILE_MAX, FileManifest, GROUP_BYTES, GROUP_SLICES, GroupTree, each_group, pieces};
-use crate::commit::digest::Digest;
-use crate::commit::salted_file::FileSalts;
-use crate::commit::{Malformed, multiproof};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::salted_file::FileSalts;
+use tiebreak_record::commit::{Malformed, multiproof};
 
 impl GroupTree {
     /// The manifest of a file's contents whose commitment hides, the length of the file, and the values of its groups.

@@ -1,6 +1,6 @@
 //! The tokens of a window that a masked language model has to find. Contract: `docs/ARITHMETIC.md`, section 6.
 
-use crate::job::spec::Masking;
+use crate::spec::Masking;
 use tiebreak_contract::arith::philox::philox4x32_10;
 
 /// The last counter word of the blocks that mask tokens, which no other use of the generator has.
@@ -53,7 +53,7 @@ impl Masker<'_> {
 }
 
 /// The number that a word is below with this probability, 0 to 2^32.
-pub(in crate::job) fn threshold(probability: f32) -> u64 {
+pub(crate) fn threshold(probability: f32) -> u64 {
     // A binary64 product by a power of two is exact.
     (f64::from(probability) * f64::from(1u32 << 16) * f64::from(1u32 << 16)).round_ties_even() as u64
 }
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn masked_samples_are_the_golden_ones() {
         let golden: serde_json::Value =
-            serde_json::from_str(include_str!("../../../../../assets/vectors/masked.json")).unwrap();
+            serde_json::from_str(include_str!("../../../../assets/vectors/masked.json")).unwrap();
         let cases = golden.as_array().unwrap();
         for case in cases {
             let number = |key: &str| case[key].as_u64().unwrap() as u32;

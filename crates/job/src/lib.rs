@@ -12,7 +12,15 @@
 //! - [`manifest`] describes the files that a job reads, `hidden_tree` those that hide ([`hiding`]), and [`data`] draws its batches.
 //! - [`opening`] shows single slices of files that hide, [`shard_opening`] shards of a state.
 //!
-//! Nothing here opens a file.
+//! A trainer and everybody who checks a trainer share this crate's definition of a run's names.
+//!
+//! The crate opens no file, starts no thread, draws no random number and runs no program. The input is texts and bytes, which are
+//! parsed with bounds. Start with [`Job::parse`] and [`computation::Computation::derive`].
+//!
+//! The crate is internal, without a promise of stability. The package `tiebreak` is the public interface.
+
+#![warn(missing_docs)]
+#![allow(rustdoc::broken_intra_doc_links, reason = "shapes are written in brackets: [N, C]")]
 
 pub mod canonical;
 mod check;

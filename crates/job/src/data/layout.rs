@@ -5,10 +5,10 @@
 
 use super::part::{Column, Part, cut, elements};
 use super::{npy, safetensors};
-use crate::job::element::{ArrayPlace, Element};
-use crate::job::manifest::DataError;
-use crate::job::manifest::DataFile;
-use crate::job::spec::{DataFiles, Labelled};
+use crate::element::{ArrayPlace, Element};
+use crate::manifest::DataError;
+use crate::manifest::DataFile;
+use crate::spec::{DataFiles, Labelled};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::models::{BatchTensor, Input};
 

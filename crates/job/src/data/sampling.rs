@@ -4,7 +4,7 @@
 //! Scheme Based on a Card Shuffle", CRYPTO 2012, figure 1). The shuffle gives the image of one index without the others. So an
 //! auditor who replays a step needs no epoch from its beginning.
 
-use crate::job::spec::Sampling;
+use crate::spec::Sampling;
 use tiebreak_contract::arith::philox::philox4x32_10;
 
 /// Rounds of the shuffle: one for each bit of a Philox block.
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn permutations_are_the_golden_ones() {
         let golden: serde_json::Value =
-            serde_json::from_str(include_str!("../../../../../assets/vectors/batches.json")).unwrap();
+            serde_json::from_str(include_str!("../../../../assets/vectors/batches.json")).unwrap();
         let cases = golden["permutations"].as_array().unwrap();
         for case in cases {
             let (samples, epoch) = (case["samples"].as_u64().unwrap(), case["epoch"].as_u64().unwrap());

@@ -8,7 +8,7 @@ use std::path::Path;
 use super::batch::{Dataset, Vocabulary};
 use super::layout::{Numbers, Window};
 use super::mask::targets;
-use crate::job::manifest::DataError;
+use crate::manifest::DataError;
 
 /// More classes than any model has.
 const CLASSES_MAX: i64 = 1 << 20;

@@ -9,18 +9,18 @@ use super::data::safetensors::{Header, PREAMBLE, header_len};
 use super::element::DIMENSIONS_MAX;
 use super::manifest::{self, DataError, DataFile, FileManifest};
 use super::spec::WeightNames;
-use crate::commit::codec::Encoder;
-use crate::commit::digest::{Digest, hash};
-use crate::commit::proven::ProvenRecord;
-use crate::commit::record::Record;
-use crate::commit::state::{StateRoots, state_digest};
-use crate::commit::tree_head::Head;
-use crate::commit::{Malformed, tensor};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::init;
 use tiebreak_contract::program::models::Init;
 use tiebreak_contract::program::models::released::Released;
 use tiebreak_contract::program::step::{Program, StateTensor};
+use tiebreak_record::commit::codec::Encoder;
+use tiebreak_record::commit::digest::{Digest, hash};
+use tiebreak_record::commit::proven::ProvenRecord;
+use tiebreak_record::commit::record::Record;
+use tiebreak_record::commit::state::{StateRoots, state_digest};
+use tiebreak_record::commit::tree_head::Head;
+use tiebreak_record::commit::{Malformed, tensor};
 
 /// A finished run that another run continues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,11 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::manifest::{DataError, DataFile, FILE_MAX, FileSlices};
-use crate::commit::digest::Digest;
-use crate::commit::proven::Base64;
-use crate::commit::salted_file::{file_root, slice_leaf};
-use crate::commit::tensor::{Hash, SLICE_BYTES};
-use crate::commit::{Malformed, beginning, multiproof};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::proven::Base64;
+use tiebreak_record::commit::salted_file::{file_root, slice_leaf};
+use tiebreak_record::commit::tensor::{Hash, SLICE_BYTES};
+use tiebreak_record::commit::{Malformed, beginning, multiproof};
 
 /// The name and version of openings.
 pub const FORMAT: &str = "tiebreak opening 1";
@@ -160,9 +160,9 @@ mod tests {
     use std::io::Cursor;
 
     use super::*;
-    use crate::commit::salted_file::FileSalts;
-    use crate::commit::salts::SaltKey;
-    use crate::job::manifest::{FileManifest, GroupTree};
+    use crate::manifest::{FileManifest, GroupTree};
+    use tiebreak_record::commit::salted_file::FileSalts;
+    use tiebreak_record::commit::salts::SaltKey;
 
     fn contents(len: usize) -> Vec<u8> {
         (0..len).map(|i| (i * 31 % 251) as u8).collect()
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn hidden_files_are_the_golden_ones() {
         let golden: serde_json::Value =
-            serde_json::from_str(include_str!("../../../../assets/vectors/salts.json")).unwrap();
+            serde_json::from_str(include_str!("../../../assets/vectors/salts.json")).unwrap();
         let key = SaltKey::from_text(golden["key"].as_str().unwrap()).unwrap();
         let files = golden["files"].as_array().unwrap();
         assert!(files.len() >= 7);

@@ -8,17 +8,17 @@ use super::layout::{Layout, Numbers, share_of};
 use super::masking::Masker;
 use super::part::{Column, Part, Span};
 use super::sampling::{Place, Sampler};
-use crate::commit::digest::Digest;
-use crate::commit::trace::batch_leaf_name;
-use crate::commit::{table, tensor};
-use crate::job::manifest::DataError;
-use crate::job::manifest::{DataFile, FileManifest, FileSlices};
-use crate::job::opening;
-use crate::job::spec::{Augment, DataSpec, Masking, Sampling};
+use crate::manifest::DataError;
+use crate::manifest::{DataFile, FileManifest, FileSlices};
+use crate::opening;
+use crate::spec::{Augment, DataSpec, Masking, Sampling};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::{bytes_of, with_words};
 use tiebreak_contract::program::models::BatchTensor;
 use tiebreak_contract::program::step::{MicroBatch, Program};
+use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::trace::batch_leaf_name;
+use tiebreak_record::commit::{table, tensor};
 
 /// The position of an element in a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

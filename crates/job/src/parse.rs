@@ -11,10 +11,10 @@ use super::spec::{
     EvaluationSpec, Granularity, InitSpec, Job, MICRO_BATCHES_MAX, ModelJob, OptimizerSpec, ProgramSource,
     WeightNames,
 };
-use crate::rounding::thresholds::Rounding;
 use tiebreak_contract::program::models::{IDS, Model};
 use tiebreak_contract::program::operators::LossRule;
 use tiebreak_contract::program::schedule::Schedule;
+use tiebreak_record::rounding::thresholds::Rounding;
 
 /// The most bytes of a job file.
 pub const JOB_MAX: u64 = 1 << 20;
@@ -27,7 +27,7 @@ const SHOWN_MAX: usize = 120;
 /// The error in a job, with file, line and key.
 ///
 /// ```
-/// use tiebreak_record::job::Job;
+/// use tiebreak_job::Job;
 ///
 /// let error = Job::parse("job.toml", "steps = 8\nstep = 9\n").unwrap_err().to_string();
 /// assert!(error.starts_with("job.toml:2: step: "), "{error}");
@@ -132,7 +132,7 @@ impl Job {
     /// If the text is no TOML, has an unknown key, or a value is not allowed: the message names the line.
     ///
     /// ```
-    /// use tiebreak_record::job::Job;
+    /// use tiebreak_job::Job;
     ///
     /// let text = r#"
     /// steps = 8
@@ -144,7 +144,7 @@ impl Job {
     /// "#;
     /// let job = Job::parse("job.toml", text)?;
     /// assert_eq!((job.steps, job.program(None)?.samples()), (8, 6));
-    /// # Ok::<(), tiebreak_record::job::JobError>(())
+    /// # Ok::<(), tiebreak_job::JobError>(())
     /// ```
     pub fn parse(name: &str, text: &str) -> Result<Job, JobError> {
         if let Some(Wrong { at, key, why }) = check(text) {
@@ -327,7 +327,7 @@ pub(super) mod tests {
     use super::*;
     use tiebreak_contract::program::products::{ProductClass, ProductDigits};
 
-    pub(in crate::job) const JOB: &str = r#"steps = 3
+    pub(crate) const JOB: &str = r#"steps = 3
 
 [model]
 kind = "gpt"

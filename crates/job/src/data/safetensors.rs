@@ -7,7 +7,7 @@ use std::fmt;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
-use crate::job::element::{ArrayPlace, Element};
+use crate::element::{ArrayPlace, Element};
 
 /// Bytes of the header's length.
 pub const PREAMBLE: usize = 8;

@@ -1,7 +1,7 @@
 //! Inputs that are not finite: the samples of the data files that hold them.
 
 use super::batch::Dataset;
-use crate::job::manifest::DataError;
+use crate::manifest::DataError;
 use tiebreak_contract::arith::float;
 
 /// The values of a file that are not finite.

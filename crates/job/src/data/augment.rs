@@ -1,7 +1,7 @@
 //! Random crops and flips of images as they are drawn. Contract: `docs/ARITHMETIC.md`, section 6.
 
 use super::sampling::Place;
-use crate::job::spec::Augment;
+use crate::spec::Augment;
 use tiebreak_contract::arith::philox::philox4x32_10;
 
 /// The last counter word of the blocks that move images, which no other use of the generator has.
@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn moves_are_the_golden_ones() {
         let golden: serde_json::Value =
-            serde_json::from_str(include_str!("../../../../../assets/vectors/batches.json")).unwrap();
+            serde_json::from_str(include_str!("../../../../assets/vectors/batches.json")).unwrap();
         let cases = golden["moves"].as_array().unwrap();
         for case in cases {
             let number = |key: &str| case[key].as_u64().unwrap() as u32;

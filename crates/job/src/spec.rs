@@ -6,7 +6,6 @@ use serde::{Deserialize, Deserializer};
 
 use super::element::Element;
 pub use super::init::{InitSpec, WeightNames};
-use crate::rounding::thresholds::Rounding;
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::models::{Input, Model};
 use tiebreak_contract::program::operators::LossRule;
@@ -14,6 +13,7 @@ use tiebreak_contract::program::optimizer::{Decay, Optimizer};
 use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak_contract::program::schedule::Schedule;
 use tiebreak_contract::program::step::StepSpec;
+use tiebreak_record::rounding::thresholds::Rounding;
 
 /// A parsed and validated job.
 #[derive(Clone, Debug)]
