@@ -124,7 +124,7 @@ fn the_clock_of_replays_lasts() {
         let why = opened.err().unwrap().to_string();
         assert!(why.starts_with("clocks.replay of the terms is 0 ms. This machine takes "), "{why}");
         assert!(
-            why.contains("ms for a pass of the answer and ") && why.ends_with("ask for other terms"),
+            why.contains("ms for a pass of the receipt and ") && why.ends_with("ask for other terms"),
             "{why}"
         );
     }

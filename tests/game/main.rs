@@ -8,6 +8,8 @@ mod logged;
 mod party;
 mod play;
 mod player;
+mod prediction_liars;
+mod predictions;
 mod real;
 mod receipt_liars;
 mod receipts;

@@ -12,7 +12,7 @@ use tiebreak_dispute::game::referee::Referee;
 use tiebreak_dispute::game::result::Reason;
 
 use crate::play::{flipped, key, unproven};
-use crate::receipts::{Act, Model, NOWHERE, Wrong, honestly, job_text, lost, opened, play};
+use crate::receipts::{Act, Model, NOWHERE, Played, Wrong, honestly, job_text, lost, opened, play};
 
 /// What a liar does with its answer.
 type Withhold<'a> = &'a dyn Fn(&Asked, Answer) -> Option<Answer>;
@@ -43,9 +43,8 @@ pub(crate) type Base<'a> = &'a dyn Fn(usize, usize, &Asked, Answer) -> Answer;
 
 /// Signer and challenger lie about this node in turn, and play each trick from each turn on. Gives the kinds of questions about
 /// sums that were asked.
-pub(crate) fn every_trick_loses(model: &Model, wrong: Wrong, base: Base) -> BTreeSet<&'static str> {
-    let lying = model.terms(model.signed(Some(wrong)));
-    let honest = model.terms(model.signed(None));
+pub(crate) fn every_trick_loses(model: &dyn Played, wrong: Wrong, base: Base) -> BTreeSet<&'static str> {
+    let (lying, honest) = (model.game(Some(wrong)), model.game(None));
     let mut kinds = BTreeSet::new();
     for (liar, terms) in [(0, &lying), (1, &honest)] {
         let wrong_of = |number: u8| (usize::from(number) == liar).then_some(wrong);

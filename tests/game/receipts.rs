@@ -131,28 +131,8 @@ impl Model {
         Receipt { traces: Some(traces), root, ..self.receipt.clone() }.to_text(Some(&key(0)))
     }
 
-    /// What an honest party claims.
-    pub(crate) fn claimed(&self) -> Option<Digest> {
-        self.receipt.traces.map(|traces| claimed_root(&traces, &self.receipt.root))
-    }
-
     pub(crate) fn terms(&self, text: String) -> Terms {
-        let parties: Vec<PublicKey> = [0, 1].map(|number| key(number).public()).to_vec();
-        let clocks = Clocks { moves: MOVES_MIN, increment: INCREMENT_MIN, replay: 60_000 };
-        let receipt = DisputedReceipt { text, opening: None };
-        Terms::about_receipt(receipt, self.text.clone(), &parties, &key(9).public(), clocks, Digest([9; 32]))
-    }
-
-    /// A party that has the model, with this wrong bit.
-    pub(crate) fn party(&self, terms: &Terms, number: u8, wrong: Option<Wrong>) -> ReceiptParty {
-        let (weights, engine) = (self.weights.clone(), Box::new(Cpu::new(1).unwrap()));
-        match wrong {
-            None => ReceiptParty::open(terms.clone(), weights, key(number), engine).unwrap(),
-            Some(wrong) => {
-                let change = Box::new(change(wrong));
-                ReceiptParty::open_cheating(terms.clone(), weights, key(number), engine, change).unwrap()
-            }
-        }
+        terms_about(&self.text, text)
     }
 
     /// The reason why an honest signer does not play.
@@ -170,8 +150,51 @@ impl Model {
     }
 }
 
+/// The terms of a game about a receipt, between keys 0 and 1.
+pub(crate) fn terms_about(job: &str, text: String) -> Terms {
+    let parties: Vec<PublicKey> = [0, 1].map(|number| key(number).public()).to_vec();
+    let clocks = Clocks { moves: MOVES_MIN, increment: INCREMENT_MIN, replay: 60_000 };
+    let receipt = DisputedReceipt { text, opening: None };
+    Terms::about_receipt(receipt, job.into(), &parties, &key(9).public(), clocks, Digest([9; 32]))
+}
+
+/// A model with a receipt that games are about.
+pub(crate) trait Played {
+    /// The terms of a game about the receipt of a signer with this wrong bit.
+    fn game(&self, wrong: Option<Wrong>) -> Terms;
+
+    /// A party that has the model, with this wrong bit.
+    fn party(&self, terms: &Terms, number: u8, wrong: Option<Wrong>) -> ReceiptParty;
+
+    /// What an honest party claims.
+    fn claimed(&self) -> Option<Digest>;
+}
+
+impl Played for Model {
+    fn game(&self, wrong: Option<Wrong>) -> Terms {
+        self.terms(self.signed(wrong))
+    }
+
+    fn party(&self, terms: &Terms, number: u8, wrong: Option<Wrong>) -> ReceiptParty {
+        let (weights, engine) = (self.weights.clone(), Box::new(Cpu::new(1).unwrap()));
+        match wrong {
+            None => ReceiptParty::open(terms.clone(), weights, key(number), engine).unwrap(),
+            Some(wrong) => {
+                let change = Box::new(change(wrong));
+                ReceiptParty::open_cheating(terms.clone(), weights, key(number), engine, change).unwrap()
+            }
+        }
+    }
+
+    fn claimed(&self) -> Option<Digest> {
+        self.receipt.traces.map(|traces| claimed_root(&traces, &self.receipt.root))
+    }
+}
+
 /// Flips a bit of a node's output.
-fn change((window, node, byte): Wrong) -> impl FnMut(usize, usize, &[u8]) -> Option<Vec<u8>> + Send {
+pub(crate) fn change(
+    (window, node, byte): Wrong,
+) -> impl FnMut(usize, usize, &[u8]) -> Option<Vec<u8>> + Send {
     move |in_window, index, bytes| {
         (in_window == window && index == node).then(|| {
             let mut bytes = bytes.to_vec();

@@ -18,7 +18,7 @@ use tiebreak_run::inference::replay::Difference;
 
 use crate::play::key;
 use crate::receipt_liars::every_trick_loses;
-use crate::receipts::{Model, NOWHERE, Wrong, forge, honestly, lost, opened, play};
+use crate::receipts::{Model, NOWHERE, Played, Wrong, forge, honestly, lost, opened, play};
 
 /// A wrong bit in the row of a token. Rows that a signer commits follow the last node.
 fn wrong_row(model: &Model, number: usize, byte: usize) -> Wrong {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use crate::cli::args::limits::Limits;
 use crate::cli::args::subject::{Named, Subject};
 use crate::cli::view::report::{Failure, named};
+use tiebreak_contract::program::models::BatchTensor;
 use tiebreak_engine::{Engine, Tensor};
 use tiebreak_run::predict::Inputs;
 use tiebreak_run::run::arrays::{self, Array};
@@ -45,10 +46,7 @@ impl DataArgs {
         let Some(path) = &self.inputs else {
             return Ok(Inputs::Data(Box::new(subject.data(&self.data)?.dataset)));
         };
-        let [array] = <[Array; 1]>::try_from(arrays::read(path).map_err(named)?)
-            .map_err(|_| RunError::invalid(path, "a file of one array is wanted"))?;
-        let wanted = &subject.of_model().network().batch(1)[0];
-        Ok(Inputs::of_array(array, wanted).map_err(|why| RunError::invalid(path, why))?)
+        inputs_of(path, &subject.of_model().network().batch(1)[0])
     }
 
     /// The files that say which model it is.
@@ -75,6 +73,13 @@ impl DataArgs {
         let network = self.network.iter().map(|network| format!("--network {}", shell::path(network)));
         job.chain(network).chain(data).chain(inputs).collect()
     }
+}
+
+/// The samples of a file of inputs without labels. `wanted` is the batch tensor of one sample.
+pub fn inputs_of(path: &Path, wanted: &BatchTensor) -> Result<Inputs, Failure> {
+    let [array] = <[Array; 1]>::try_from(arrays::read(path).map_err(named)?)
+        .map_err(|_| RunError::invalid(path, "a file of one array is wanted"))?;
+    Ok(Inputs::of_array(array, wanted).map_err(|why| RunError::invalid(path, why))?)
 }
 
 /// The parameters and buffers of a model on an engine.

@@ -28,7 +28,7 @@ use tiebreak_game::net::link::Link;
 use tiebreak_game::net::referee::{Said, play};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
-use tiebreak_record::commit::receipt::RECEIPT_MAX;
+use tiebreak_record::commit::predictions::PREDICTIONS_MAX;
 use tiebreak_record::commit::salted_receipt::{OPENING_MAX, is_salted};
 use tiebreak_record::commit::tree_head::{Head, NOTE_MAX};
 use tiebreak_run::run::dir::{RUN_JSON_MAX, Run};
@@ -124,9 +124,9 @@ struct New {
     /// The run.json of a run of the job.
     #[arg(long, value_name = "FILE", requires = "job")]
     run_json: Option<PathBuf>,
-    /// Signed receipt of an answer, whose traces are disputed.
+    /// Signed receipt of an answer or of predictions, whose traces are disputed.
     ///
-    /// --run or --job has to have the receipt's model. For a program from a file --job may be the network file.
+    /// The receipt has to commit traces (--trace of `tiebreak generate` and `tiebreak predict`). --run or --job has to have the receipt's model. For a program from a file --job may be the network file.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["run_json", "step_time", "head", "root"], help_heading = "Receipts")]
     receipt: Option<PathBuf>,
     /// Opening of a salted receipt.
@@ -306,7 +306,7 @@ fn about_receipt(
     referee: &PublicKey,
 ) -> Result<Terms, Failure> {
     let usage = |why: String| Failure::new(Exit::Usage, why);
-    let text = disk::read_text(path, RECEIPT_MAX).map_err(named)?;
+    let text = disk::read_text(path, PREDICTIONS_MAX).map_err(named)?;
     let opening = match (is_salted(&text), &args.opening) {
         (_, Some(opening)) => Some(disk::read_text(opening, OPENING_MAX).map_err(named)?),
         (true, None) => return Err(usage(format!("{} is salted: give --opening FILE", path.display()))),
@@ -335,7 +335,7 @@ fn about_receipt(
     // The model of a program from a file is that of its network file.
     let job = network.unwrap_or(job);
     let replay = args.replay.ok_or_else(|| {
-        usage("give --replay: the seconds that a party has to compute the passes of the answer again".into())
+        usage("give --replay: the seconds that a party has to compute the passes of the receipt again".into())
     })?;
     let clocks = Clocks { moves: args.moves, increment: args.increment, replay };
     let receipt = DisputedReceipt { text, opening };

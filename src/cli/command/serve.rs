@@ -13,18 +13,21 @@ use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::listen::address;
 use crate::cli::args::metrics::{MetricsArgs, Served};
+use crate::cli::args::predicted::inputs_of;
 use crate::cli::args::subject::{Named, Subject};
 use crate::cli::args::terms::{beside, read_terms};
 use crate::cli::view::exposition::servers::labelled;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
 use crate::cli::view::traces::{About, Traces};
+use tiebreak_dispute::game::rules::Rules;
 use tiebreak_dispute::game::terms::Terms;
 use tiebreak_game::net::desk::{Desk, Refused, Respond};
 use tiebreak_game::net::folder::Answers;
 use tiebreak_game::net::server::{Server, ServerLimits};
 use tiebreak_game::net::stop::on_stop;
-use tiebreak_game::party::{Gatherer, Gathering, Party, PartyError, ReceiptParty, challenger};
+use tiebreak_game::party::{Gatherer, Gathering, Party, PartyError, ReceiptParty, Replayed, challenger};
 use tiebreak_record::commit::keys::PrivateKey;
+use tiebreak_run::predict::Inputs;
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::{Folder, RunError};
 
@@ -66,9 +69,15 @@ pub struct Args {
     /// In a game about a receipt JOURNAL.passes keeps the digests of the passes.
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
-    /// Folder of the data files that the run does not hold; beside RUN also its address.
-    #[arg(long, value_name = "DIR")]
-    data: Option<PathBuf>,
+    /// Data files of predictions, or the folder of those that the run lacks.
+    ///
+    /// In a game about predictions the samples are as `tiebreak predict` takes them: data files with labels, once for each. Without --data
+    /// and --inputs they are those of the run's evaluations. A folder may also be an address, beside RUN.
+    #[arg(long, value_name = "PATH")]
+    data: Vec<PathBuf>,
+    /// In a game about predictions: .npy file of inputs without labels.
+    #[arg(long, value_name = "FILE", requires = "run", conflicts_with = "data")]
+    inputs: Option<PathBuf>,
     /// In the logged profile: challenge the trainer's run, replayed into this folder.
     ///
     /// RUN is the trainer's then. The command replays it under its rounding logs into the folder first, and answers by the result. A
@@ -86,7 +95,7 @@ pub struct Args {
     /// The option is for a challenger without the trainer's folder. The run is the trainer's, or as the challenger replayed it.
     #[arg(long, value_name = "RUN", conflicts_with = "run", help_heading = "Challengers (logged profile)")]
     earlier_run: Option<PathBuf>,
-    /// In a game about a receipt: job of released weights that stand in place of RUN.
+    /// In a game about a receipt: job of the released weights that RUN names.
     #[arg(long, value_name = "JOB", requires = "run")]
     job: Option<PathBuf>,
     /// In a game about a receipt: answer with the checkpoint after this step.
@@ -157,12 +166,16 @@ fn responder(
     if terms.receipt.is_some() {
         return of_receipt(args, terms, key, journal);
     }
-    if args.job.is_some() || args.step.is_some() {
-        let why = "--job and --step are of games about receipts, and these terms are about a run";
+    if args.job.is_some() || args.step.is_some() || args.inputs.is_some() {
+        let why = "--job, --step and --inputs are of games about receipts, and these terms are about a run";
+        return Err(Failure::new(Exit::Usage, format!("{}: {why}", args.terms.display())));
+    }
+    if args.data.len() > 1 {
+        let why = "--data names one folder in a game about a run";
         return Err(Failure::new(Exit::Usage, format!("{}: {why}", args.terms.display())));
     }
     let mut engine = open_exact(&args.engine)?;
-    let data: Vec<PathBuf> = args.data.iter().cloned().collect();
+    let data = args.data.clone();
     let Some(run) = &args.run else {
         let out = Folder::at(args.challenge.as_deref().unwrap_or(Path::new("")));
         let progress = Box::new(|step| tracing::info!(step, "replayed under the trainer's logs"));
@@ -170,7 +183,7 @@ fn responder(
         let with = Gathering { terms, out, data, weights, earlier, key, engine, progress };
         return Ok(Box::new(Gatherer::open(with)?));
     };
-    let mut run = args.limits.open_with_data(run, args.data.as_ref())?;
+    let mut run = args.limits.open_with_data(run, args.data.first())?;
     if let Some(folder) = &args.challenge {
         let claim = terms.claim.as_ref().map(|claim| claim.root).ok_or_else(|| {
             let why = "--challenge is of the logged profile, and these terms are of the exact one";
@@ -188,6 +201,20 @@ fn responder(
     Ok(Box::new(Party::open(terms, run, key, engine)?))
 }
 
+/// The model that a party of a game about a receipt answers from, and the samples of a receipt of predictions.
+fn replayed(args: &Args, run: &Path, is_of_predictions: bool) -> Result<(Replayed, u64), Failure> {
+    // The terms have the model, so a program from a file needs no network file here.
+    let named = Named { of: run, job: args.job.as_deref(), network: None, step: args.step, data: &args.data };
+    let subject = Subject::of(&named, &args.limits)?;
+    let samples = match &args.inputs {
+        _ if !is_of_predictions => None,
+        Some(path) => Some(inputs_of(path, &subject.program().sample()[0])?),
+        None => Some(Inputs::Data(Box::new(subject.data(&args.data)?.dataset))),
+    };
+    let bytes = subject.bytes();
+    Ok((Replayed { weights: subject.model, samples }, bytes))
+}
+
 /// The answering side of a game about a receipt: a model. The digests of its passes lie beside the journal when they are computed.
 fn of_receipt(
     args: &Args,
@@ -196,18 +223,23 @@ fn of_receipt(
     journal: &Path,
 ) -> Result<Box<dyn Respond>, Failure> {
     let refused = |why: &str| Failure::new(Exit::Usage, format!("{}: {why}", args.terms.display()));
-    let run = args.run.as_ref().filter(|_| args.challenge.is_none() && args.data.is_none());
+    let run = args.run.as_ref().filter(|_| args.challenge.is_none());
     let run = run.ok_or_else(|| {
-        refused("the terms are about a receipt: give RUN, its model, and leave --challenge and --data out")
+        refused("the terms are about a receipt: give RUN, its model, and leave --challenge out")
     })?;
-    // The terms have the model, so a program from a file needs no network file here.
-    let named = Named { of: run, job: args.job.as_deref(), network: None, step: args.step, data: &[] };
-    let subject = Subject::of(&named, &args.limits)?;
-    let needed = ReceiptParty::memory(&terms)?.saturating_add(subject.bytes().saturating_mul(2));
-    args.limits.check("the passes of the answer", needed)?;
+    let rules = Rules::new(&terms).map_err(|error| RunError::malformed(&args.terms, error))?;
+    let is_of_predictions = rules.is_of_predictions();
+    if !is_of_predictions && (args.inputs.is_some() || !args.data.is_empty()) {
+        return Err(refused(
+            "the receipt is of an answer, which reads no data: leave --data and --inputs out",
+        ));
+    }
+    let (of, bytes) = replayed(args, run, is_of_predictions)?;
+    let needed = ReceiptParty::memory(&terms)?.saturating_add(bytes.saturating_mul(2));
+    args.limits.check("the passes of the receipt", needed)?;
     let trace = beside(&std::path::absolute(journal).map_err(RunError::io(journal))?, ".passes");
     let (engine, trace) = (open_exact(&args.engine)?, (trace, Disk::default()));
-    Ok(Box::new(ReceiptParty::open_keeping(terms, subject.model, key, engine, trace)?))
+    Ok(Box::new(ReceiptParty::open_keeping(terms, of, key, engine, trace)?))
 }
 
 /// A party whose answers are told of.

@@ -17,6 +17,8 @@ pub struct Parties {
     referee_known: bool,
     /// True if the game is about a receipt.
     of_receipt: bool,
+    /// What parties claim, and compare, in the plural.
+    claimed: &'static str,
 }
 
 impl Parties {
@@ -24,7 +26,12 @@ impl Parties {
     pub fn own(rules: &Rules) -> Parties {
         let (keys, of_receipt) = (rules.parties.clone(), rules.traces().is_some());
         let (known, referee) = (vec![true; keys.len()], rules.referee.clone());
-        Parties { keys, known, referee, referee_known: true, of_receipt }
+        let claimed = match (of_receipt, rules.is_of_predictions()) {
+            (false, _) => "records",
+            (true, false) => "passes and rows of the answer",
+            (true, true) => "passes and logits of the samples",
+        };
+        Parties { keys, known, referee, referee_known: true, of_receipt, claimed }
     }
 
     /// The parties of a game that somebody else tells of: nobody is known yet.
@@ -79,7 +86,7 @@ impl Parties {
 
     /// What parties claim, and compare, in the plural.
     pub fn claimed(&self) -> &'static str {
-        if self.of_receipt { "passes and rows of the answer" } else { "records" }
+        self.claimed
     }
 
     /// Knows the referee by its key.

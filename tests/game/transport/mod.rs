@@ -8,6 +8,7 @@ mod commands;
 #[cfg(unix)]
 mod horde;
 mod hostile;
+mod predictions;
 mod receipts;
 
 use std::io::{Read, Write};

@@ -117,7 +117,9 @@ fn a_game_about_a_receipt_convicts_whoever_lies() {
 
     // Parties and games of the other kind are refused.
     for (args, says) in [
-        ("serve run --challenge mine", "leave --challenge and --data out"),
+        ("serve run --challenge mine", "leave --challenge out"),
+        ("serve run --data .", "leave --data and --inputs out"),
+        ("serve run --inputs x.npy", "leave --data and --inputs out"),
         ("serve run --step 99", "99"),
         ("serve --challenge mine --data .", "give RUN"),
     ] {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use check::AnswerExamination;
 #[doc(hidden)] // for the layers above
-pub use pass::Answering;
+pub use pass::{Answering, predicting};
 pub use pass::{Derived, Origin, Pass};
 pub use ruling::AnswerRuling;
 

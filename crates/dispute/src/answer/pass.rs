@@ -78,7 +78,7 @@ pub struct Pass {
     /// The numbers of the answer's tokens whose rows it gives; none of a sample.
     pub numbers: Range<usize>,
     /// In words, what it is.
-    pub(super) what: String,
+    pub what: String,
     /// The tokens of a window, or the rows of a sample.
     size: u32,
     /// The origin of each tensor.
@@ -127,9 +127,13 @@ fn network_of(
     Ok(model)
 }
 
-/// The model of a job's text or of a network file's, which has to have the receipt's digest. A network file begins with `{`, and no
-/// job does.
-fn predicting(text: &str, wanted: Digest) -> Result<Box<dyn Evaluable>, Malformed> {
+/// The model of a job's text or of a network file's, which has to have the digest of a receipt of predictions. A network file begins
+/// with `{`, and no job does.
+///
+/// # Errors
+/// If the text is neither, or is of another model.
+#[doc(hidden)] // for the layers above
+pub fn predicting(text: &str, wanted: Digest) -> Result<Box<dyn Evaluable>, Malformed> {
     let digest = |model: &dyn Evaluable| predictions::model_digest(&model.settings());
     Ok(match text.starts_with('{') {
         false => Box::new(model_of(text, wanted, |job| Some(digest(job)))?),

@@ -137,7 +137,7 @@ pub enum Breach {
     #[error("it opens another root than the one over the traces and rows of the receipt, which it signed")]
     OtherReceipt,
     /// The root over the operators of a pass contradicts the pass's leaf.
-    #[error("the root over its window's operators is not the one that it committed to")]
+    #[error("the root over its pass's operators is not the one that it committed to")]
     PassRoot,
     /// The trainer opened another root than the terms give.
     #[error("it does not stand by the root that the terms say it claims")]

@@ -360,7 +360,8 @@ impl Duel {
 
     /// Both sides have opened the roots over a pass's operators.
     fn pass(&mut self, rules: &Rules, number: u32, leaves: &[Vec<u8>; 2], values: [Vec<u8>; 2]) -> Next {
-        let Some(pass) = rules.receipt().and_then(|receipt| receipt.pass(number)) else {
+        let of = rules.receipt().and_then(|receipt| Some((receipt, receipt.pass(number)?)));
+        let Some((receipt, pass)) = of else {
             return Next::Impossible("a pass is open that the receipt has not");
         };
         let roots = [0, 1].map(|side: usize| Digest(values[side].as_slice().try_into().unwrap_or_default()));
@@ -368,7 +369,7 @@ impl Duel {
         if let Some(lost) = self.contradicted(other, Breach::PassRoot) {
             return lost;
         }
-        self.found.push(format!("the first window that differs: {number}, from token {} on", pass.first));
+        self.found.push(format!("the first {}", receipt.differing(number, pass)));
         self.sides.iter_mut().zip(roots).for_each(|(side, root)| side.trace = Some(root));
         self.descend(rules, Tree::Pass { pass: number }, values)
     }

@@ -39,14 +39,14 @@ pub enum Subject {
     },
     /// The output of a node of a pass of a receipt.
     Pass {
-        /// The pass: a window of the answer.
+        /// The pass: a window of an answer, or a sample of predictions.
         pass: u32,
         /// The node's index in the pass's graph.
         node: usize,
     },
-    /// The row of logits of a token of a receipt.
+    /// The row of logits of a token of an answer, or the logits of a sample of predictions.
     Row {
-        /// The token's number in the answer, from 0.
+        /// The number of the token in the answer, or of the sample in the receipt, from 0.
         number: u32,
     },
 }
@@ -101,15 +101,16 @@ pub enum Tree {
         /// The step, from 1.
         step: u32,
     },
-    /// The two roots of a receipt, which take the place of leaves: over its passes, and over its tokens and rows.
+    /// The two roots of a receipt, which take the place of leaves: over its passes, and over its tokens with rows, or its
+    /// samples with logits.
     Receipt,
-    /// The tokens of a receipt with their rows of logits: RFC 6962 over its answer.
+    /// The tokens of an answer with their rows, or the samples of predictions with their logits: RFC 6962.
     Rows,
-    /// The passes of a receipt: RFC 6962 over its windows.
+    /// The passes of a receipt: RFC 6962 over an answer's windows, or over samples.
     Passes,
     /// A pass of a receipt: RFC 6962 over the outputs of its nodes.
     Pass {
-        /// The pass: a window of the answer.
+        /// The pass: a window of an answer, or a sample of predictions.
         pass: u32,
     },
     /// A tensor's bytes: BLAKE3 over slices of 1024 bytes.
@@ -248,7 +249,7 @@ pub enum Question {
     },
     /// The root over the operators of a pass of a receipt.
     Pass {
-        /// The pass: a window of the answer.
+        /// The pass: a window of an answer, or a sample of predictions.
         pass: u32,
     },
     /// The BLAKE3 root of a tensor's bytes.
@@ -342,7 +343,7 @@ pub enum Answer {
     },
     /// The answer to [`Question::Evidence`] about a row of a receipt.
     Logits {
-        /// The pass that gives the row: a window of the answer.
+        /// The pass that gives the row: a window of an answer, or a sample of predictions.
         pass: u32,
         /// The root over its nodes.
         root: Digest,

@@ -1,4 +1,5 @@
-//! The rules of a game about a receipt: the passes of the answer's windows, whose operators are disputed, and the rows of logits.
+//! The rules of a game about a receipt: the passes of an answer's windows or of samples, whose operators are disputed, and the rows of
+//! logits.
 //!
 //! Everything that a pass reads beside its own operators follows from the receipt, or is under a root that the receipt has.
 
@@ -17,6 +18,7 @@ use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::answer_trace::claimed_root;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
+use tiebreak_record::commit::predictions::Predictions;
 use tiebreak_record::commit::receipt::{Receipt, answer_leaf};
 use tiebreak_record::commit::salted_receipt::{self, AnyReceipt};
 use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_count};
@@ -54,21 +56,36 @@ fn of_terms(error: Malformed) -> Malformed {
     }
 }
 
+/// What a receipt says.
+enum Said {
+    /// An answer. Each pass gives the rows of the tokens with these numbers.
+    Answer { receipt: Receipt, numbers: Vec<Range<usize>> },
+    /// Predictions. Each sample has a pass, and the pass gives the sample's logits.
+    Predictions(Predictions),
+}
+
 /// A receipt whose passes are disputed.
 pub(super) struct ReceiptRules {
-    receipt: Receipt,
+    said: Said,
     job: String,
     /// The root over the passes, which the signer signed.
     pub traces: Digest,
     /// The root over its two roots.
     pub claimed: Digest,
-    /// The type of a row of logits.
+    /// The type of a token's row of logits, or of a sample's logits.
     row: TensorType,
     /// The passes. One is made when it is first asked for, so a game makes one for each two parties.
     passes: Vec<OnceLock<Option<Box<Pass>>>>,
-    /// The numbers of the tokens whose rows each pass gives.
-    numbers: Vec<Range<usize>>,
     pub most: Most,
+}
+
+/// Passes that are not made yet.
+fn unmade(count: usize) -> Vec<OnceLock<Option<Box<Pass>>>> {
+    (0..count).map(|_| OnceLock::new()).collect()
+}
+
+fn no_traces() -> Malformed {
+    wrong("the receipt commits no traces, so that there is nothing to search")
 }
 
 impl ReceiptRules {
@@ -87,15 +104,18 @@ impl ReceiptRules {
             let signer = signer.to_text();
             return Err(wrong(format!("the first party is not {signer}, who signed the receipt")));
         }
-        let AnyReceipt::Answer(receipt) = receipt else {
-            return Err(wrong("the receipt is of predictions, and a game is about a receipt of an answer"));
-        };
-        let none = || wrong("the receipt commits no traces, so that there is nothing to search");
-        let traces = receipt.traces.ok_or_else(none)?;
+        match receipt {
+            AnyReceipt::Answer(receipt) => ReceiptRules::of_answer(receipt, terms.job.clone()),
+            AnyReceipt::Predictions(receipt) => ReceiptRules::of_predictions(receipt, terms.job.clone()),
+        }
+    }
+
+    fn of_answer(receipt: Receipt, job: String) -> Result<ReceiptRules, Malformed> {
+        let traces = receipt.traces.ok_or_else(no_traces)?;
         if receipt.answer.is_empty() {
             return Err(wrong("the receipt's answer is empty, so that there is nothing to search"));
         }
-        let first = Pass::of(&receipt, &terms.job, 0).map_err(of_terms)?;
+        let first = Pass::of(&receipt, &job, 0).map_err(of_terms)?;
         let count = first.passes();
         let classes = first.logits().map_or(0, |ty| ty.shape.last().copied().unwrap_or(0));
         if let Some(id) = receipt.prompt.iter().chain(&receipt.answer).find(|id| **id >= classes) {
@@ -107,31 +127,89 @@ impl ReceiptRules {
         most.take(&first);
         // All windows but the last have the first one's size.
         if count > 1 {
-            most.take(&Pass::of(&receipt, &terms.job, count - 1).map_err(of_terms)?);
+            most.take(&Pass::of(&receipt, &job, count - 1).map_err(of_terms)?);
         }
-        let passes: Vec<OnceLock<Option<Box<Pass>>>> = (0..count).map(|_| OnceLock::new()).collect();
-        let context = Answering::of(&terms.job, receipt.model).map_err(of_terms)?.writer().context();
+        let context = Answering::of(&job, receipt.model).map_err(of_terms)?.writer().context();
         let numbers = windows(receipt.prompt.len(), 0..receipt.answer.len(), context);
         let numbers = numbers.into_iter().map(|(_, numbers)| numbers).collect();
         let claimed = claimed_root(&traces, &receipt.root);
         let row = TensorType { dtype: DType::F32, shape: vec![classes] };
-        Ok(ReceiptRules { receipt, job: terms.job.clone(), traces, claimed, row, passes, numbers, most })
+        let said = Said::Answer { receipt, numbers };
+        Ok(ReceiptRules { said, job, traces, claimed, row, passes: unmade(count), most })
+    }
+
+    fn of_predictions(receipt: Predictions, job: String) -> Result<ReceiptRules, Malformed> {
+        let traces = receipt.traces.ok_or_else(no_traces)?;
+        let first = Pass::of_sample(&receipt, &job, 0).map_err(of_terms)?;
+        let row = first.logits().cloned().ok_or_else(|| wrong("the receipt's model has no logits"))?;
+        // All samples have one graph.
+        let mut most = Most::default();
+        most.take(&first);
+        let claimed = claimed_root(&traces, &receipt.root());
+        let passes = unmade(first.passes());
+        Ok(ReceiptRules { said: Said::Predictions(receipt), job, traces, claimed, row, passes, most })
+    }
+
+    pub fn is_of_predictions(&self) -> bool {
+        matches!(self.said, Said::Predictions(_))
     }
 
     /// The pass with this number.
     pub fn pass(&self, number: u32) -> Option<&Pass> {
-        let made = || Pass::of(&self.receipt, &self.job, number as usize).ok().map(Box::new);
-        self.passes.get(number as usize)?.get_or_init(made).as_deref()
+        let (place, job) = (number as usize, &self.job);
+        let made = || {
+            let pass = match &self.said {
+                Said::Answer { receipt, .. } => Pass::of(receipt, job, place),
+                Said::Predictions(receipt) => Pass::of_sample(receipt, job, place),
+            };
+            pass.ok().map(Box::new)
+        };
+        self.passes.get(place)?.get_or_init(made).as_deref()
+    }
+
+    /// The number of tokens with their rows, or of samples with their logits.
+    fn rows(&self) -> usize {
+        match &self.said {
+            Said::Answer { receipt, .. } => receipt.answer.len(),
+            Said::Predictions(receipt) => receipt.samples.len(),
+        }
     }
 
     /// The number of leaves of a tree over roots, rows, passes or operators; `None` for other trees.
     pub fn leaves(&self, tree: Tree) -> Option<u64> {
         match tree {
             Tree::Receipt => Some(2),
-            Tree::Rows => Some(self.receipt.answer.len() as u64),
+            Tree::Rows => Some(self.rows() as u64),
             Tree::Passes => Some(self.passes.len() as u64),
             Tree::Pass { pass } => Some(self.pass(pass)?.graph.nodes.len() as u64),
             _ => None,
+        }
+    }
+
+    /// In words, what the receipt commits.
+    pub fn whole(&self) -> String {
+        let (passes, rows) = (self.passes.len(), self.rows());
+        match &self.said {
+            Said::Answer { .. } => format!("{passes} passes and {rows} rows"),
+            Said::Predictions(_) => format!("{passes} passes and the logits of {rows} samples"),
+        }
+    }
+
+    /// A pass in words, which is the first that differs.
+    pub fn differing(&self, number: u32, pass: &Pass) -> String {
+        match &self.said {
+            Said::Answer { .. } => format!("window that differs: {number}, from token {} on", pass.first),
+            Said::Predictions(_) => format!("pass that differs: that of {}", pass.what),
+        }
+    }
+
+    /// A row in words.
+    pub fn row_in_words(&self, number: u32) -> String {
+        match &self.said {
+            Said::Answer { .. } => format!("the row of token {number}"),
+            Said::Predictions(receipt) => {
+                format!("the logits of sample {}", u64::from(receipt.first) + u64::from(number))
+            }
         }
     }
 
@@ -144,19 +222,32 @@ impl ReceiptRules {
                 Some((format!("step/{node}"), graph.tensor(output).clone()))
             }
             Subject::Row { number } => {
-                self.receipt.answer.get(number as usize)?;
-                Some((format!("row/{number}"), self.row.clone()))
+                ((number as usize) < self.rows()).then(|| (format!("row/{number}"), self.row.clone()))
             }
             Subject::Batch { .. } | Subject::Node { .. } => None,
         }
     }
 
-    /// The leaf of a token with this digest of its row.
+    /// The leaf of a token with this digest of its row, or of a sample with this digest of its logits. All else in it is the receipt's.
     pub fn row_leaf(&self, number: u32, row: &Digest) -> Option<Digest> {
-        Some(answer_leaf(number, *self.receipt.answer.get(number as usize)?, row))
+        let place = number as usize;
+        match &self.said {
+            Said::Answer { receipt, .. } => Some(answer_leaf(number, *receipt.answer.get(place)?, row)),
+            Said::Predictions(receipt) => Some(receipt.samples.get(place)?.leaf(number, row)),
+        }
     }
 
-    /// An element of the row of a token, from the logits of its window under a root over passes.
+    /// True if the pass gives this row.
+    fn gives(&self, pass: usize, number: usize) -> bool {
+        match &self.said {
+            Said::Answer { numbers, .. } => {
+                numbers.get(pass).is_some_and(|numbers| numbers.contains(&number))
+            }
+            Said::Predictions(_) => pass == number,
+        }
+    }
+
+    /// An element of the row of a token or of a sample's logits, from the logits of its pass under a root over passes.
     ///
     /// # Errors
     /// If the root does not commit to these logits, or they do not hold the element.
@@ -168,15 +259,18 @@ impl ReceiptRules {
         logits: ProvenInput,
     ) -> Result<u32, Malformed> {
         // The number is compared before the pass is made: a party chooses it.
-        let gives =
-            self.numbers.get(window.number).is_some_and(|numbers| numbers.contains(&(number as usize)));
+        let gives = self.gives(window.number, number as usize);
         let pass = gives.then(|| self.pass(window.number as u32)).flatten();
-        let pass =
-            pass.ok_or_else(|| unproven(format!("window {} gives no row of token {number}", window.number)))?;
+        let pass = pass.ok_or_else(|| {
+            unproven(format!("pass {} does not give {}", window.number, self.row_in_words(number)))
+        })?;
         pass.under(traces, window)?;
         let id = pass.graph.output("logits").ok_or_else(|| unproven("its graph has no logits"))?;
         let slices = pass.inputs(&window.root, &[id], &[logits])?;
-        let place = pass.row_place(&self.receipt, number as usize) * self.row.len() + element;
-        pass.known(&slices).get(id, place).map_err(|error| unproven(error.to_string()))
+        let first = match &self.said {
+            Said::Answer { receipt, .. } => pass.row_place(receipt, number as usize) * self.row.len(),
+            Said::Predictions(_) => 0,
+        };
+        pass.known(&slices).get(id, first + element).map_err(|error| unproven(error.to_string()))
     }
 }

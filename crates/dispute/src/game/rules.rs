@@ -141,6 +141,19 @@ impl Rules {
         self.receipt().map(|receipt| receipt.traces)
     }
 
+    /// True if the disputed receipt is of predictions: its passes are of samples, not of the windows of an answer.
+    #[doc(hidden)] // for the layers above
+    pub fn is_of_predictions(&self) -> bool {
+        self.receipt().is_some_and(ReceiptRules::is_of_predictions)
+    }
+
+    /// A pass of the disputed receipt in words.
+    #[doc(hidden)] // for the layers above
+    pub fn pass_in_words(&self, pass: u32) -> String {
+        let of = self.receipt().and_then(|receipt| receipt.pass(pass));
+        of.map_or_else(|| "no pass".into(), |pass| pass.what.clone())
+    }
+
     /// True if products are rounded by a log, so that the first party is the trainer.
     pub fn is_logged(&self) -> bool {
         self.run().is_some_and(RunRules::is_logged)
@@ -148,13 +161,9 @@ impl Rules {
 
     /// The tree over everything that a party commits to, and in words what is in it.
     pub(super) fn whole(&self) -> (Tree, String) {
-        let count = |tree: Tree| self.shape(tree).0;
         match &self.about {
-            About::Run(_) => (Tree::Transcript, format!("{} records", count(Tree::Transcript))),
-            About::Receipt(_) => {
-                let [passes, rows] = [Tree::Passes, Tree::Rows].map(count);
-                (Tree::Receipt, format!("{passes} passes and {rows} rows"))
-            }
+            About::Run(_) => (Tree::Transcript, format!("{} records", self.shape(Tree::Transcript).0)),
+            About::Receipt(receipt) => (Tree::Receipt, receipt.whole()),
         }
     }
 
@@ -210,9 +219,12 @@ impl Rules {
         let name = self.tensor(subject).map_or_else(|| "no tensor".to_string(), |(name, _)| name);
         let of = match subject {
             Subject::Batch { step, .. } => return format!("{name} of step {step}'s batch"),
-            Subject::Row { number } => return format!("the row of token {number}"),
+            Subject::Row { number } => {
+                let of = self.receipt().map(|receipt| receipt.row_in_words(number));
+                return of.unwrap_or_else(|| "no row".into());
+            }
             Subject::Node { step, .. } => format!("step {step}"),
-            Subject::Pass { pass, .. } => format!("window {pass}"),
+            Subject::Pass { pass, .. } => self.pass_in_words(pass),
         };
         match self.node(subject) {
             Some((graph, node)) => {

@@ -64,7 +64,7 @@ pub(super) fn leaves_time(terms: &Terms, pass: Duration, all: Duration) -> Resul
     let Some((clock, given, need, what)) = short else { return Ok(()) };
     let [pass, all, need] = [pass, all, need].map(|time| time.as_micros().div_ceil(1000));
     Err(PartyError::Refused(format!(
-        "clocks.{clock} of the terms is {given} ms. This machine takes {pass} ms for a pass of the answer and {all} ms for all, and needs at \
+        "clocks.{clock} of the terms is {given} ms. This machine takes {pass} ms for a pass of the receipt and {all} ms for all, and needs at \
          least {need} ms ({what}): ask for other terms"
     )))
 }

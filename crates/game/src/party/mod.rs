@@ -10,15 +10,18 @@ mod error;
 mod evidence;
 mod gather;
 mod kept_trace;
+mod passes;
 mod receipt;
 mod replay;
+mod samples;
 mod table;
 mod trees;
+mod windows;
 
 pub use challenger::challenger;
 pub use error::PartyError;
 pub use gather::{Gatherer, Gathering};
-pub use receipt::ReceiptParty;
+pub use receipt::{ReceiptParty, Replayed};
 use replay::Replays;
 pub use table::play;
 use tiebreak_dispute::game::message::{

@@ -1,4 +1,5 @@
-//! A party of a game about a receipt: answers the referee's questions from the model, by passes over the receipt's own tokens.
+//! A party of a game about a receipt: answers the referee's questions from the model, by passes over the receipt's own tokens or
+//! samples.
 //!
 //! The signer and its challengers answer alike: each commits to the trace that its own model gives.
 
@@ -9,13 +10,14 @@ use std::time::{Duration, Instant};
 
 use super::error::PartyError;
 use super::kept_trace::Digests;
+use super::passes::{PassTensors, Passes, RowPlace, Weights};
+use super::samples::Samples;
+use super::windows::Windows;
 use super::{QUESTION_MAX, agreement, own, salt, sealed, slice_of, trees};
 use tiebreak_audit::answers::{PassOperands, proven, read_by};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::graph::TensorId;
-use tiebreak_contract::program::inference::windows;
-use tiebreak_contract::program::step::StateTensor;
-use tiebreak_dispute::answer::{Answering, Origin, Pass};
+use tiebreak_dispute::answer::{Origin, Pass};
 use tiebreak_dispute::game::element;
 use tiebreak_dispute::game::message::{Answer, Asked, Need, Question, Subject, Tree, commitment};
 use tiebreak_dispute::game::rules::Rules;
@@ -24,79 +26,54 @@ use tiebreak_dispute::game::terms::Terms;
 use tiebreak_dispute::verdict::ProvenTensor;
 use tiebreak_engine::Engine;
 use tiebreak_engine::liveness::peak_bytes;
-use tiebreak_record::commit::answer_trace::{claimed_root, window_leaf};
+use tiebreak_record::commit::answer_trace::claimed_root;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
 use tiebreak_record::commit::proven::Base64;
-use tiebreak_record::commit::receipt::Receipt;
 use tiebreak_record::commit::salted_receipt::{self, AnyReceipt};
-use tiebreak_record::commit::state::{StateRoots, tensor_digests};
 use tiebreak_record::commit::tensor::{Hash, SLICE_BYTES, digest_from_root, piece_values};
 use tiebreak_record::commit::trace::TracedNode;
 use tiebreak_record::commit::{merkle, tensor};
-use tiebreak_run::inference::replay::Answerer;
-use tiebreak_run::inference::traced::{Change, Tamper, row_leaves};
+use tiebreak_run::inference::traced::{Change, Tamper};
+use tiebreak_run::predict::Inputs;
 use tiebreak_run::run::disk::Disk;
 
-/// A model with its weights.
-struct Decoder {
-    model: Answering,
-    table: Vec<StateTensor>,
-    weights: Vec<Vec<u8>>,
-    /// The digests of the weights.
-    digests: Vec<Digest>,
-    /// All ids are candidates: no token is chosen here.
-    known: Vec<bool>,
+/// What a party of a game about a receipt computes the receipt's passes from.
+pub struct Replayed {
+    /// The bytes of the model's parameters, and for predictions of its buffers, in the model's order.
+    pub weights: Vec<Vec<u8>>,
+    /// The samples of a receipt of predictions, numbered as the receipt numbers them.
+    pub samples: Option<Inputs>,
 }
 
-impl Decoder {
-    /// The model of the terms with these weights, in the model's order, which have to be the receipt's.
-    fn of(terms: &Terms, receipt: &Receipt, weights: Vec<Vec<u8>>) -> Result<Decoder, PartyError> {
-        let model = Answering::of(&terms.job, receipt.model)?;
-        let parameters = model.writer().parameters();
-        let table: Vec<StateTensor> = parameters
-            .iter()
-            .map(|p| StateTensor { name: format!("param/{}", p.name), shape: p.shape.clone() })
-            .collect();
-        let pass = Pass::of(receipt, &terms.job, 0)?;
-        let logits = pass.graph.output("logits").map(|id| pass.graph.tensor(id));
-        let classes = logits.and_then(|ty| ty.shape.last()).map_or(0, |classes| *classes as usize);
-        let lengths = table.iter().map(|tensor| tensor.ty().bytes());
-        if !lengths.eq(weights.iter().map(Vec::len)) {
-            let (found, own) = (weights.len(), table.len());
-            return Err(PartyError::Refused(format!(
-                "{found} tensors are given, and the receipt's model has {own}, or others: give the model that the receipt is of"
-            )));
-        }
-        let digests = tensor_digests(&table, &weights);
-        let root = StateRoots::of(&table, &digests).0[0];
-        if root != receipt.parameters {
-            return Err(PartyError::Refused(format!(
-                "the root over the parameters is {}, which the receipt has: give the model that the receipt is of",
-                root.not(&receipt.parameters)
-            )));
-        }
-        Ok(Decoder { model, table, weights, digests, known: vec![true; classes] })
-    }
-
-    fn answerer(&self) -> Answerer<'_> {
-        Answerer {
-            model: self.model.writer(),
-            parameters: (&self.table, &self.weights),
-            known: &self.known,
-            ends: &[],
-        }
+impl From<Vec<Vec<u8>>> for Replayed {
+    fn from(weights: Vec<Vec<u8>>) -> Replayed {
+        Replayed { weights, samples: None }
     }
 }
 
 /// The receipt of terms.
-fn receipt_of(terms: &Terms) -> Result<Receipt, PartyError> {
-    let refused = |why: &str| PartyError::Refused(why.into());
-    let none = || refused("the terms are about a run, and a party of a game about a receipt was started");
-    let disputed = terms.receipt.as_ref().ok_or_else(none)?;
-    match salted_receipt::read(&disputed.text, disputed.opening.as_deref())? {
-        (AnyReceipt::Answer(receipt), _) => Ok(receipt),
-        (AnyReceipt::Predictions(_), _) => Err(refused("the receipt of the terms is of predictions")),
+fn receipt_of(terms: &Terms) -> Result<AnyReceipt, PartyError> {
+    let why = "the terms are about a run, and a party of a game about a receipt was started";
+    let disputed = terms.receipt.as_ref().ok_or_else(|| PartyError::Refused(why.into()))?;
+    Ok(salted_receipt::read(&disputed.text, disputed.opening.as_deref())?.0)
+}
+
+/// The passes of the terms' receipt.
+fn passes_of(terms: &Terms, of: Replayed) -> Result<Box<dyn Passes>, PartyError> {
+    let refused = |why: &str| Err(PartyError::Refused(why.into()));
+    let (job, Replayed { weights, samples }) = (terms.job.clone(), of);
+    match (receipt_of(terms)?, samples) {
+        (AnyReceipt::Answer(receipt), None) => Ok(Box::new(Windows::of(receipt, job, weights)?)),
+        (AnyReceipt::Predictions(receipt), Some(inputs)) => {
+            Ok(Box::new(Samples::of(receipt, job, weights, inputs)?))
+        }
+        (AnyReceipt::Answer(_), Some(_)) => {
+            refused("the receipt of the terms is of an answer, which has no samples: give no data")
+        }
+        (AnyReceipt::Predictions(_), None) => {
+            refused("the receipt of the terms is of predictions: give the data that it is of")
+        }
     }
 }
 
@@ -118,6 +95,8 @@ struct Disputed {
     output: Vec<u8>,
     /// The tensors that the node reads.
     tensors: BTreeMap<TensorId, Vec<u8>>,
+    /// The sample's inputs; none of a window.
+    sample: Option<Vec<u8>>,
     /// The values of the slices of the node's output.
     slices: Vec<Hash>,
 }
@@ -128,15 +107,14 @@ pub struct ReceiptParty {
     game: Digest,
     referee: PublicKey,
     key: PrivateKey,
-    receipt: Receipt,
-    decoder: Decoder,
+    passes: Box<dyn Passes>,
     engine: Box<dyn Engine>,
     trace: Digests,
-    /// The leaves of the windows.
+    /// The leaves of the passes.
     leaves: Vec<Digest>,
     /// The file that keeps the trace.
     kept: Option<(PathBuf, Disk)>,
-    /// The leaves of the tokens with their rows.
+    /// The leaves of the rows.
     rows: Vec<Digest>,
     disputed: Option<Disputed>,
     /// The changes of a signer who was not honest.
@@ -144,19 +122,19 @@ pub struct ReceiptParty {
 }
 
 impl ReceiptParty {
-    /// The party of a game about a receipt that has this key and these parameters, in the model's order. The trace is computed on
+    /// The party of a game about a receipt that has this key, this model, and the samples of predictions. The trace is computed on
     /// `engine` at once.
     ///
     /// # Errors
-    /// If the terms are malformed, name no party with this key, leave no time, or are about a run. Also if the parameters are not
-    /// the receipt's, or as [`ReceiptParty::prepare`].
+    /// If the terms are malformed, name no party with this key, leave no time, or are about a run. Also if the model is not the
+    /// receipt's, if samples of predictions are missing, or as [`ReceiptParty::prepare`].
     pub fn open(
         terms: Terms,
-        weights: Vec<Vec<u8>>,
+        of: impl Into<Replayed>,
         key: PrivateKey,
         engine: Box<dyn Engine>,
     ) -> Result<ReceiptParty, PartyError> {
-        let mut party = ReceiptParty::open_as(terms, weights, key, engine, None)?;
+        let mut party = ReceiptParty::open_as(terms, of, key, engine, None)?;
         party.prepare()?;
         Ok(party)
     }
@@ -168,12 +146,12 @@ impl ReceiptParty {
     /// As [`ReceiptParty::open`], but for those of [`ReceiptParty::prepare`].
     pub fn open_keeping(
         terms: Terms,
-        weights: Vec<Vec<u8>>,
+        of: impl Into<Replayed>,
         key: PrivateKey,
         engine: Box<dyn Engine>,
         file: (PathBuf, Disk),
     ) -> Result<ReceiptParty, PartyError> {
-        let party = ReceiptParty::open_as(terms, weights, key, engine, None)?;
+        let party = ReceiptParty::open_as(terms, of, key, engine, None)?;
         Ok(ReceiptParty { kept: Some(file), ..party })
     }
 
@@ -184,19 +162,19 @@ impl ReceiptParty {
     #[cfg(feature = "testing")]
     pub fn open_cheating(
         terms: Terms,
-        weights: Vec<Vec<u8>>,
+        of: impl Into<Replayed>,
         key: PrivateKey,
         engine: Box<dyn Engine>,
         change: Box<Change<'static>>,
     ) -> Result<ReceiptParty, PartyError> {
-        let mut party = ReceiptParty::open_as(terms, weights, key, engine, Some(change))?;
+        let mut party = ReceiptParty::open_as(terms, of, key, engine, Some(change))?;
         party.prepare()?;
         Ok(party)
     }
 
     fn open_as(
         terms: Terms,
-        weights: Vec<Vec<u8>>,
+        of: impl Into<Replayed>,
         key: PrivateKey,
         engine: Box<dyn Engine>,
         change: Option<Box<Change<'static>>>,
@@ -204,8 +182,7 @@ impl ReceiptParty {
         let (_, referee) = terms.keys()?;
         agreement::names(&terms, &key.public())?;
         Rules::new(&terms)?;
-        let receipt = receipt_of(&terms)?;
-        let decoder = Decoder::of(&terms, &receipt, weights)?;
+        let passes = passes_of(&terms, of.into())?;
         let game = terms.game();
         let (trace, kept, disputed) = (Digests::default(), None, None);
         let (leaves, rows) = (Vec::new(), Vec::new());
@@ -214,8 +191,7 @@ impl ReceiptParty {
             game,
             referee,
             key,
-            receipt,
-            decoder,
+            passes,
             engine,
             trace,
             leaves,
@@ -229,9 +205,9 @@ impl ReceiptParty {
     /// Computes the trace, or reads the one that was kept. Without it no question is answered.
     ///
     /// # Errors
-    /// If the terms leave less time for replays than this machine needs, if the engine fails, if the file that is to keep the trace is
-    /// something else, or if the party signed the
-    /// receipt and its model gives another trace.
+    /// If the terms leave less time for replays than this machine needs, if the engine fails, or if the file that is to keep the trace
+    /// is something else. Also if the data are not those of the receipt, or if the party signed the receipt and its model gives
+    /// another trace.
     pub fn prepare(&mut self) -> Result<(), PartyError> {
         if !self.leaves.is_empty() {
             return Ok(());
@@ -239,9 +215,7 @@ impl ReceiptParty {
         let secret = own(&self.key, &self.game);
         let kept = match &self.kept {
             Some((path, _)) => {
-                let graphs = self.decoder.answerer().window_graphs(&self.receipt);
-                let nodes = graphs.iter().map(|graph| graph.nodes.len());
-                Digests::kept(path, &secret, self.receipt.answer.len(), nodes)?
+                Digests::kept(path, &secret, self.passes.rows(), self.passes.nodes().into_iter())?
             }
             None => None,
         };
@@ -250,14 +224,9 @@ impl ReceiptParty {
             Some(kept) => kept,
             None => self.computed()?,
         };
-        let answerer = self.decoder.answerer();
-        let windows = answerer.windows(&self.receipt).into_iter().zip(&trace.windows).enumerate();
-        let leaves: Vec<Digest> = windows
-            .filter_map(|(number, ([first, tokens], _))| {
-                Some(window_leaf(first, tokens, &merkle::root(&trace.node_leaves(number)?)))
-            })
-            .collect();
-        let rows = row_leaves(&self.receipt, &trace.rows);
+        let roots = (0..trace.windows.len()).filter_map(|number| trace.node_leaves(number));
+        let roots: Vec<Digest> = roots.map(|leaves| merkle::root(&leaves)).collect();
+        let (leaves, rows) = (self.passes.pass_leaves(&roots), self.passes.row_leaves(&trace.rows));
         if self.terms.parties.first() == Some(&self.key.public().to_text()) && self.change.is_none() {
             self.signed(&merkle::root(&leaves), &merkle::root(&rows))?;
         }
@@ -271,12 +240,9 @@ impl ReceiptParty {
 
     /// Checks that the roots over the passes and over the rows are those that the receipt commits.
     fn signed(&self, traces: &Digest, rows: &Digest) -> Result<(), PartyError> {
-        let signed = [
-            ("trace of the answer is", traces, self.receipt.traces.unwrap_or(*traces)),
-            ("root over the answer's rows is", rows, self.receipt.root),
-        ];
-        match signed.into_iter().find(|(_, own, signed)| *own != signed) {
-            Some((what, own, signed)) => Err(PartyError::Refused(format!(
+        let found = self.passes.words().into_iter().zip([traces, rows]).zip(self.passes.signed());
+        match { found }.find(|((_, own), signed)| *own != signed) {
+            Some(((what, own), signed)) => Err(PartyError::Refused(format!(
                 "this machine's {what} not the one that the receipt commits ({}): answer with the engine that signed it",
                 own.not(&signed)
             ))),
@@ -294,8 +260,7 @@ impl ReceiptParty {
             trace.windows.push(nodes.iter().map(|node| node.digest).collect());
             trace.rows.extend(rows);
         };
-        let (answerer, change) = (self.decoder.answerer(), tamper(&mut self.change));
-        answerer.trace_windows(self.engine.as_mut(), &self.receipt, change, &mut take)?;
+        self.passes.trace(self.engine.as_mut(), tamper(&mut self.change), &mut take)?;
         agreement::leaves_time(&self.terms, longest, begin.elapsed())?;
         Ok(trace)
     }
@@ -306,10 +271,13 @@ impl ReceiptParty {
     /// # Errors
     /// If the terms are malformed, or about a run.
     pub fn memory(terms: &Terms) -> Result<u64, PartyError> {
-        let passes = Rules::new(terms)?.shape(Tree::Passes).0;
-        let receipt = receipt_of(terms)?;
-        // No window is longer than the first.
-        let graph = Pass::of(&receipt, &terms.job, 0)?.graph;
+        let rules = Rules::new(terms)?;
+        let [passes, rows] = [Tree::Passes, Tree::Rows].map(|tree| rules.shape(tree).0);
+        // No window is longer than the first, and all samples have one graph.
+        let graph = match receipt_of(terms)? {
+            AnyReceipt::Answer(receipt) => Pass::of(&receipt, &terms.job, 0)?.graph,
+            AnyReceipt::Predictions(receipt) => Pass::of_sample(&receipt, &terms.job, 0)?.graph,
+        };
         let bytes = |id: TensorId| graph.tensor(id).bytes() as u64;
         let nodes = graph.nodes.iter();
         let tiles: u64 = nodes.clone().map(|node| TracedNode::bytes(graph.tensor(node.output))).sum();
@@ -317,8 +285,7 @@ impl ReceiptParty {
             let reads = node.primitive.inputs().into_iter().map(bytes);
             reads.fold(bytes(node.output), u64::saturating_add)
         });
-        let digests =
-            passes.saturating_mul(graph.nodes.len() as u64 * 32 + 24) + 64 * receipt.answer.len() as u64;
+        let digests = passes.saturating_mul(graph.nodes.len() as u64 * 32 + 24).saturating_add(64 * rows);
         let held = disputed.max().unwrap_or(0).saturating_mul(2).saturating_add(tiles);
         Ok(peak_bytes(&graph).saturating_add(digests).saturating_add(held))
     }
@@ -335,7 +302,7 @@ impl ReceiptParty {
         Ok(sealed(&asked, answer, &self.key))
     }
 
-    /// The root over the party's own two roots: over its passes, and over the receipt's tokens with its own rows.
+    /// The root over the party's own two roots: over its passes, and over its rows, beside what the receipt says of them.
     fn root(&self) -> Digest {
         claimed_root(&merkle::root(&self.leaves), &merkle::root(&self.rows))
     }
@@ -441,7 +408,7 @@ impl ReceiptParty {
         Ok(inputs.map(|inputs| Answer::Operands { inputs }))
     }
 
-    /// The disputed node with its output and all that it reads; `None` if the answer has no such pass or node.
+    /// The disputed node with its output and all that it reads; `None` if the receipt has no such pass or node.
     fn disputed(&mut self, subject: Subject) -> Result<Option<&Disputed>, PartyError> {
         let Subject::Pass { pass: number, node } = subject else { return Ok(None) };
         let window = number as usize;
@@ -450,15 +417,15 @@ impl ReceiptParty {
         }
         if self.disputed.as_ref().is_none_or(|of| (of.number, of.node) != (number, node)) {
             self.disputed = None;
-            let pass = Pass::of(&self.receipt, &self.terms.job, window)?;
+            let pass = self.passes.pass(window)?;
             let mut wanted: BTreeSet<usize> = read_by(&pass, node);
             wanted.insert(node);
             let change = tamper(&mut self.change);
-            let answerer = self.decoder.answerer();
-            let engine = self.engine.as_mut();
-            let mut outputs = answerer.tampered_outputs(engine, &self.receipt, window, wanted, change)?;
+            let PassTensors { mut outputs, sample } =
+                self.passes.outputs(self.engine.as_mut(), window, wanted, change)?;
             let leaves = self.trace.node_leaves(window).unwrap_or_default();
-            let tensors = self.operands((&pass, window), &leaves, &outputs).tensors(node);
+            let tensors =
+                self.operands((&pass, window), &leaves, (&outputs, sample.as_deref())).tensors(node);
             let Some(output) = outputs.remove(&node) else { return Ok(None) };
             let slices = piece_values(&output, SLICE_BYTES);
             let ty = pass.graph.tensor(pass.graph.nodes[node].output);
@@ -467,71 +434,75 @@ impl ReceiptParty {
             // Another output than the one that the party committed to would convict it.
             if found != kept {
                 return Err(PartyError::Refused(format!(
-                    "operator {node} of window {window} gives {} as this party's passes have it: answer with the engine that computed them",
+                    "operator {node} of {} gives {} as this party's passes have it: answer with the engine that computed them",
+                    pass.what,
                     found.not(&kept)
                 )));
             }
-            self.disputed = Some(Disputed { number, node, pass, leaves, output, tensors, slices });
+            self.disputed = Some(Disputed { number, node, pass, leaves, output, tensors, sample, slices });
         }
         Ok(self.disputed.as_ref())
     }
 
-    /// The operands of the nodes of a window, some of whose outputs are there.
+    /// The operands of the nodes of a pass, some of whose outputs are there.
     fn operands<'a>(
         &'a self,
-        (pass, window): (&'a Pass, usize),
+        (pass, number): (&'a Pass, usize),
         leaves: &'a [Digest],
-        outputs: &'a BTreeMap<usize, Vec<u8>>,
+        (outputs, sample): (&'a BTreeMap<usize, Vec<u8>>, Option<&'a [u8]>),
     ) -> PassOperands<'a> {
+        let Weights { table, bytes, digests } = self.passes.weights();
         PassOperands {
             pass,
-            digests: &self.trace.windows[window],
+            digests: &self.trace.windows[number],
             leaves,
-            model: (&self.decoder.table, &self.decoder.weights),
-            tensors: &self.decoder.digests,
+            model: (table, bytes),
+            tensors: digests,
             outputs,
-            sample: None,
+            sample: sample.zip(self.passes.input(number)),
         }
     }
 
-    /// Makes the logits that have the row of a token the disputed output, and gives the first element of the row in them; `None` if
-    /// the answer has no such token.
-    fn logits(&mut self, number: u32) -> Result<Option<usize>, PartyError> {
-        let (prompt, answer) = (self.receipt.prompt.len(), self.receipt.answer.len());
-        let windows = windows(prompt, 0..answer, self.decoder.model.writer().context());
-        let holds = |(_, numbers): &(usize, Range<usize>)| numbers.contains(&(number as usize));
-        let Some(window) = windows.iter().position(holds) else { return Ok(None) };
-        let pass = Pass::of(&self.receipt, &self.terms.job, window)?;
-        let made = pass.graph.output("logits").and_then(|id| pass.origin(id));
-        let Some(Origin::Node(node)) = made else { return Ok(None) };
-        let first = pass.row_place(&self.receipt, number as usize) * self.decoder.known.len();
-        let subject = Subject::Pass { pass: window as u32, node: *node };
-        Ok(self.disputed(subject)?.map(|_| first))
+    /// Makes the logits that have a row the disputed output, and gives the row's elements in them; `None` if the receipt has no such
+    /// row.
+    fn logits(&mut self, number: u32) -> Result<Option<Range<usize>>, PartyError> {
+        let Some(RowPlace { pass, elements }) = self.passes.row(number)? else { return Ok(None) };
+        let number = pass as u32;
+        let made = |of: &Pass| match of.graph.output("logits").and_then(|id| of.origin(id)) {
+            Some(Origin::Node(node)) => Some(*node),
+            _ => None,
+        };
+        let node = match &self.disputed {
+            Some(of) if of.number == number => made(&of.pass),
+            _ => made(&self.passes.pass(pass)?),
+        };
+        let Some(node) = node else { return Ok(None) };
+        Ok(self.disputed(Subject::Pass { pass: number, node })?.map(|_| elements))
     }
 
-    /// The row of a token, as the party commits to it.
+    /// A row, as the party commits to it.
     fn row(&mut self, number: u32) -> Result<Option<Vec<u8>>, PartyError> {
-        let len = self.decoder.known.len() * DType::F32.size();
-        let Some(first) = self.logits(number)? else { return Ok(None) };
+        let Some(elements) = self.logits(number)? else { return Ok(None) };
         let Some(of) = &self.disputed else { return Ok(None) };
         let logits = &of.output;
         let changed =
             tamper(&mut self.change).and_then(|of_rows| of_rows(of.number as usize, of.leaves.len(), logits));
         let rows = changed.as_deref().unwrap_or(logits);
-        Ok(rows.get(first * DType::F32.size()..).and_then(|rest| rest.get(..len)).map(<[u8]>::to_vec))
+        let [begin, end] = [elements.start, elements.end].map(|element| element * DType::F32.size());
+        Ok(rows.get(begin..end).map(<[u8]>::to_vec))
     }
 
     /// The slice of the logits that an element of a row is in, with its proof.
     fn logit(&mut self, number: u32, element: u64) -> Result<Option<Answer>, PartyError> {
-        if element >= self.decoder.known.len() as u64 {
+        let Some(elements) = self.logits(number)? else { return Ok(None) };
+        if element >= elements.len() as u64 {
             return Ok(None);
         }
-        let Some(first) = self.logits(number)? else { return Ok(None) };
         let Some(of) = &self.disputed else { return Ok(None) };
         let id = of.pass.graph.nodes[of.node].output;
         let digest = digest_from_root(of.pass.graph.tensor(id), &trees::blake3_root(&of.slices));
         let commitment = ProvenTensor { digest, proof: merkle::prove(&of.leaves, of.node) };
-        let slice = (first + element as usize) * DType::F32.size() / SLICE_BYTES;
+        let slice = (elements.start + element as usize) * DType::F32.size() / SLICE_BYTES;
         let logits = proven(id, commitment, &of.output, vec![slice]);
         let (pass, root) = (of.number, merkle::root(&of.leaves));
         let proof = merkle::prove(&self.leaves, pass as usize);
@@ -550,7 +521,7 @@ impl ReceiptParty {
         let (Some(disputed), Subject::Pass { pass: number, node }) = (&self.disputed, subject) else {
             return Ok(None);
         };
-        let Disputed { pass, leaves, tensors, .. } = disputed;
+        let Disputed { pass, leaves, tensors, sample, .. } = disputed;
         if (disputed.number, disputed.node) != (number, node)
             || element >= pass.graph.tensor(pass.graph.nodes[node].output).len() as u64
         {
@@ -558,7 +529,7 @@ impl ReceiptParty {
         }
         // The tensors are there already.
         let none = BTreeMap::new();
-        let operands = self.operands((pass, number as usize), leaves, &none);
+        let operands = self.operands((pass, number as usize), leaves, (&none, sample.as_deref()));
         Ok(of(&operands, node, element as usize, tensors))
     }
 }

@@ -60,6 +60,19 @@ pub struct PredictedSample {
     pub logits: Digest,
 }
 
+impl PredictedSample {
+    /// The sample's leaf under its receipt's root, with this digest of its logits.
+    #[doc(hidden)] // for the layers above
+    pub fn leaf(&self, number: u32, logits: &Digest) -> Digest {
+        let mut e = Encoder::default();
+        e.u32(number).digest(&self.input).list(&self.predicted, |e, class| {
+            e.u32(*class);
+        });
+        e.digest(logits);
+        merkle::leaf(&e.0)
+    }
+}
+
 /// The fields of a receipt's file, in their order.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -133,12 +146,7 @@ impl Predictions {
     pub fn root(&self) -> Digest {
         let mut root = Frontier::default();
         for (number, sample) in (0..).zip(&self.samples) {
-            let mut e = Encoder::default();
-            e.u32(number).digest(&sample.input).list(&sample.predicted, |e, class| {
-                e.u32(*class);
-            });
-            e.digest(&sample.logits);
-            root.push(merkle::leaf(&e.0));
+            root.push(sample.leaf(number, &sample.logits));
         }
         root.root()
     }

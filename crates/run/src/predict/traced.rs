@@ -7,6 +7,8 @@ use super::{Inputs, Predictor};
 use crate::evaluate::{outputs_of, scalars};
 use crate::inference::traced::{Hashing, Keeping, Tamper};
 use crate::step::StepError;
+use tiebreak_contract::arith::DType;
+use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
 use tiebreak_contract::program::graph::Graph;
 use tiebreak_contract::program::step::inference_graph;
 use tiebreak_engine::{Engine, EngineError, Observer, Tensor};
@@ -15,6 +17,7 @@ use tiebreak_record::commit::answer_trace::{AnswerTrace, node_leaves, window_lea
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::merkle::{self, Frontier};
 use tiebreak_record::commit::predictions::{Predictions, logits_digest};
+use tiebreak_record::commit::tensor;
 use tiebreak_record::commit::trace::TracedNode;
 
 /// The pass of one sample, whose operators a trace has.
@@ -22,6 +25,8 @@ pub struct SamplePass(Predictor);
 
 /// A sample's pass: each node, and the digest of the logits.
 pub struct TracedSample {
+    /// The digest of the sample's inputs.
+    pub input: Digest,
     /// The nodes of the pass.
     pub nodes: Vec<TracedNode>,
     /// The digest of the sample's logits.
@@ -89,7 +94,7 @@ impl SamplePass {
         Ok(logits.into_iter().next().unwrap_or_default())
     }
 
-    /// The trace of sample `place` of a receipt.
+    /// The trace of sample `place` of a receipt. A change of the logits behind the last node is one of those that the signer commits.
     ///
     /// # Errors
     /// If the data cannot be read or are not what the manifest promises, or the engine fails.
@@ -99,12 +104,16 @@ impl SamplePass {
         released: &[Tensor],
         inputs: &mut Inputs,
         (receipt, place): (&Predictions, usize),
-        tamper: Tamper,
+        mut tamper: Tamper,
     ) -> Result<TracedSample, StepError> {
         let sample = inputs.sample(u64::from(receipt.first) + place as u64)?;
-        let mut hashing = Hashing::new(&self.0.compiled.graph, place, tamper);
+        let input = tensor::digest(&self.0.tensors[0][0].ty(), &sample);
+        let mut hashing = Hashing::new(&self.0.compiled.graph, place, tamper.as_deref_mut());
         let logits = self.logits(engine, released, sample, &mut hashing)?;
-        Ok(TracedSample { nodes: hashing.nodes, logits: logits_digest(self.0.rows, &logits) })
+        let nodes = hashing.nodes;
+        let changed = tamper.and_then(|of| of(place, nodes.len(), &bytes_of(&logits)));
+        let logits = changed.map_or(logits, |logits| words_from_bytes(DType::F32, &logits));
+        Ok(TracedSample { input, nodes, logits: logits_digest(self.0.rows, &logits) })
     }
 
     /// The inputs of sample `place` of a receipt, and the outputs of some nodes of its pass.
@@ -119,8 +128,23 @@ impl SamplePass {
         (receipt, place): (&Predictions, usize),
         wanted: BTreeSet<usize>,
     ) -> Result<SampleTensors, StepError> {
+        self.tampered_outputs(engine, released, inputs, (receipt, place), (wanted, None))
+    }
+
+    /// [`SamplePass::outputs`] of a signer who changes them.
+    ///
+    /// # Errors
+    /// As [`SamplePass::trace`].
+    pub fn tampered_outputs(
+        &self,
+        engine: &mut dyn Engine,
+        released: &[Tensor],
+        inputs: &mut Inputs,
+        (receipt, place): (&Predictions, usize),
+        (wanted, tamper): (BTreeSet<usize>, Tamper),
+    ) -> Result<SampleTensors, StepError> {
         let sample = inputs.sample(u64::from(receipt.first) + place as u64)?;
-        let mut keeping = Keeping { window: 0, wanted, kept: BTreeMap::new(), tamper: None };
+        let mut keeping = Keeping { window: place, wanted, kept: BTreeMap::new(), tamper };
         self.logits(engine, released, sample.clone(), &mut keeping)?;
         Ok(SampleTensors { inputs: sample, outputs: keeping.kept })
     }

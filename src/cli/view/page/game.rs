@@ -128,15 +128,21 @@ impl Game<'_> {
     }
 
     fn tree_text(&self, tree: Tree) -> String {
+        let samples = self.rules().is_of_predictions();
         match tree {
             Tree::Transcript => "records".into(),
             Tree::Batch { step } => format!("batch of step {step}"),
             Tree::Gradients { step } => format!("gradients of step {step}'s micro-batches"),
             Tree::Trace { step } => format!("operators of step {step}"),
+            Tree::Receipt if samples => {
+                "roots of the receipt: over traces, and over samples and logits".into()
+            }
             Tree::Receipt => "roots of the receipt: over traces, and over tokens and rows".into(),
+            Tree::Rows if samples => "samples and their logits".into(),
             Tree::Rows => "tokens and rows of the answer".into(),
+            Tree::Passes if samples => "passes of the samples".into(),
             Tree::Passes => "windows of the answer".into(),
-            Tree::Pass { pass } => format!("operators of window {pass}"),
+            Tree::Pass { pass } => format!("operators of {}", self.rules().pass_in_words(pass)),
             Tree::Tensor { subject } => format!("bytes of {}", self.rules().describe(subject)),
             Tree::Terms { subject, element, .. } => {
                 format!("terms of element {element} of {}", self.rules().describe(subject))
@@ -165,7 +171,9 @@ impl Game<'_> {
             }
             Question::Record { index } => format!("record {index}"),
             Question::Statement { step } => format!("the root over the operators of step {step}"),
-            Question::Pass { pass } => format!("the root over the operators of window {pass}"),
+            Question::Pass { pass } => {
+                format!("the root over the operators of {}", self.rules().pass_in_words(*pass))
+            }
             Question::Root { subject } => format!("the hash of {}", of(subject)),
             Question::Slice { subject, slice } => format!("slice {slice} of {}", of(subject)),
             Question::Total { subject, element, .. } => {
@@ -251,6 +259,7 @@ pub fn page(verdict: &GameVerdict, parties: &Parties, file: &str) -> Result<Stri
         result.ok_or_else(|| Malformed::invalid("game verdict", "its events do not end the game"))?;
     let (tone, what, why) = outcome(&game, result);
     let mut page = Page::new(match terms.receipt {
+        Some(_) if game.rules().is_of_predictions() => "A dispute about a receipt of predictions",
         Some(_) => "A dispute about a receipt of an answer",
         None => "A dispute about a training run",
     });
