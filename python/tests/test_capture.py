@@ -29,7 +29,7 @@ def test_the_pages_blocks_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = Path(__file__).parents[2] / "docs/how-to/capture.md"
     blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     scope = {}
     for block in blocks:
         exec(compile(block, str(page), "exec"), scope)
