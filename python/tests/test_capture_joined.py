@@ -21,6 +21,7 @@ def seeing(f, **parts):
 if torch is not None:
     relu = torch.relu
     ROWS = {
+        "one group of rows": (rows(lambda m, x: m.last(relu(m.n(m.a(x) + m.b(x)))), n=lambda: nn.GroupNorm(1, 8)), "layer_norm"),
         "joined": (rows(lambda m, x: m.last(torch.cat([relu(m.a(x)), torch.sigmoid(m.b(x))], -1)), width=16), "matmul"),
         "joined with the inputs": (rows(lambda m, x: m.last(torch.cat([relu(m.a(x)), x, 2 * m.b(x)], 1)), width=24), "residual"),
         "one after another": (rows(lambda m, x: m.last(torch.hstack([torch.cat([relu(m.a(x)), x], 1), m.b(x).tanh()])), width=24), "tanh"),
@@ -55,6 +56,7 @@ if torch is not None:
         "a gate by halves": (lambda: computing(lambda m, x: (lambda p, q: m.last((p * torch.sigmoid(q)).mean(1)))(*relu(m.a(x)).chunk(2, -1)), a=nn.Linear(6, 8), last=nn.Linear(4, 3)), "mul"),
     }
     IMAGES = {
+        "normalised groups": (images(lambda m, x: m.last(relu(m.n(m.conv(x)) + m.o(m.conv(x))).mean((2, 3))), n=lambda: nn.GroupNorm(2, 4), o=lambda: nn.GroupNorm(1, 4, eps=1e-3, affine=False)), "group_norm"),
         "joined": (seeing(lambda m, x: m.wide(torch.cat([relu(m.conv(x)), torch.sigmoid(m.more(x))], 1).mean((2, 3))), conv=lambda: nn.Conv2d(2, 4, 3), more=lambda: nn.Conv2d(2, 3, 3), wide=lambda: nn.Linear(7, 3)), "conv2d"),
         "a dense block": (images(lambda m, x: (lambda y: m.last(m.head(m.bn(torch.cat([y, relu(m.grow(y))], 1))).mean((2, 3))))(m.conv(x)), grow=lambda: nn.Conv2d(4, 2, 3, padding=1), bn=lambda: nn.BatchNorm2d(6), head=lambda: nn.Conv2d(6, 4, 1)), "batch_norm"),
         "halves": (images(lambda m, x: (lambda p, q: m.last(torch.cat([m.of_half(p).tanh(), q], 1).mean((2, 3))))(*m.conv(x).tanh().chunk(2, 1)), of_half=lambda: nn.Conv2d(2, 2, 1)), "conv2d"),
@@ -180,6 +182,7 @@ def test_what_is_chosen_otherwise_is_refused(folder):
         (wide(lambda m, x: m.last(relu(m.a(x))[:, x.argmax(0)])), "aten.argmax.default"),
         (wide(lambda m, x: (lambda y: m.last(y) + m.wide(torch.cat([y, y.flip(0)], 1)))(relu(m.a(x))), wide=nn.Linear(8, 3)), f"aten.cat.default {here}it makes \\[2, 8\\]"),
         (wide(lambda m, x: (lambda p, q: m.last(torch.stack([p, q.flip(0)])))(*relu(m.a(x)).unbind(0))), f"aten.stack.default {here}it makes \\[2, 4\\]"),
+        (wide(lambda m, x: m.last(m.n(m.a(x))), n=nn.GroupNorm(2, 4)), "aten.group_norm.default in n at .*it normalises \\[2, 4\\] \\(rows\\); normalise images"),
         (wide(lambda m, x: m.last(m.a(x) ** 0.5)), "aten.pow.Tensor_Scalar .*no part of"),
         (wide(lambda m, x: m.last(m.a(x) ** 9)), "aten.pow.Tensor_Scalar .*no part of"),
         (wide(lambda m, x: m.last(2 / m.a(x))), "aten.(reciprocal|div)"),

@@ -125,6 +125,17 @@ def _layer_norm(m: Matcher, a: Given, out: Any) -> Value:
     return Value(m.node("layer_norm", x, *names, epsilon=a["eps"]), "rows", shape)
 
 
+def _group_norm(m: Matcher, a: Given, out: Any) -> Value:
+    x, shape = a["input"], tuple(out.meta["val"].shape)
+    if len(shape) == 2 and a["num_groups"] == 1:
+        return _layer_norm(m, {**a, "normalized_shape": shape[1:]}, out)
+    if len(shape) != 4:
+        raise Refused(f"it normalises {list(shape)} ({x.layout})", "normalise images [B, C, H, W], or use nn.LayerNorm over the last dimension")
+    image = m.image(x)
+    names = [m.vector(shape[1], number) if a[key] is None else m.parameter(a[key]) for key, number in (("weight", 1), ("bias", 0))]
+    return Value(m.node("group_norm", image, *names, groups=a["num_groups"], epsilon=a["eps"]), "image", shape)
+
+
 def _rms_norm(m: Matcher, a: Given, out: Any) -> Value:
     same("normalized_shape", list(a["normalized_shape"]), [a["input"].shape[-1]], "normalise the last dimension alone")
     return rms_norm(m, a["input"], a["weight"], EPSILON if a["eps"] is None else a["eps"])
@@ -471,6 +482,7 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.batch_norm.default": _batch_norm,
     "aten.layer_norm.default": _layer_norm,
     "aten.rms_norm.default": _rms_norm,
+    "aten.group_norm.default": _group_norm,
     "aten.relu.default": _of_elements("relu"),
     "aten.relu_.default": _of_elements("relu"),
     "aten.silu.default": _silu,

@@ -9,7 +9,7 @@ from ._joined import JOINED
 ACTIVATION = "use nn.ReLU, nn.LeakyReLU, nn.Hardswish, nn.SiLU, nn.GELU, nn.Tanh or nn.Sigmoid"
 MEAN = "use a mean over the pixels or the positions"
 POSITION = "take the first or the last position of each sample, x[:, 0] or x[:, -1]"
-NORMS = "use nn.BatchNorm2d, or nn.LayerNorm or nn.RMSNorm over the last dimension"
+NORMS = "use nn.BatchNorm2d or nn.GroupNorm, or nn.LayerNorm or nn.RMSNorm over the last dimension"
 MASK = "use it to make the mask of an attention alone, of token ids or constants"
 SMALLER = "keep or reduce the size of images, by strides, nn.MaxPool2d, nn.AvgPool2d or nn.AdaptiveAvgPool2d"
 CUT = "cut tensors by slices, split or chunk"
@@ -20,7 +20,7 @@ _HINTS: Tuple[Tuple[str, str], ...] = (
     (MEAN, "amax amin max min adaptive_max_pool2d adaptive_max_pool1d max_pool1d max_pool3d median logsumexp topk sort norm linalg_vector_norm std var prod"),
     ("use nn.AvgPool2d or nn.AdaptiveAvgPool2d of images", "avg_pool1d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool3d fractional_max_pool2d"),
     (POSITION, "argmax argmin gather take_along_dim masked_select nonzero nonzero_numpy"),
-    (NORMS, "group_norm instance_norm _weight_norm_interface local_response_norm"),
+    (NORMS, "instance_norm _weight_norm_interface local_response_norm"),
     ("use attention over the positions", "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"),
     ("give nn.MultiheadAttention need_weights=False, or use scaled_dot_product_attention", "bmm baddbmm"),
     (MASK, "where gt lt ge le eq ne logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not tril triu masked_scatter"),
