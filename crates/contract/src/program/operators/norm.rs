@@ -81,7 +81,8 @@ fn standardised_backward(b: &mut Builder, dxhat: TensorId, [xhat, rstd]: [Tensor
     b.map(body, &[dxhat, xhat, s1, s2, rstd], &shape)
 }
 
-/// x [.., C], gain [C], bias [C] -> [.., C]: xhat * gain + bias, with the xhat of [`standardised`].
+/// x [.., C], gain [C], bias [C] -> [.., C]: xhat * gain + bias, with xhat = d * rstd, d = x - sum(x)/C and
+/// rstd = 1 / sqrt(sum(d d)/C + epsilon). Divisions by C are divisions.
 pub fn layer_norm(b: &mut Builder, x: TensorId, gain: TensorId, bias: TensorId, epsilon: f32) -> TensorId {
     let shape = b.shape(x);
     let [xhat, rstd] = standardised(b, x, epsilon);
@@ -98,7 +99,7 @@ pub fn layer_norm(b: &mut Builder, x: TensorId, gain: TensorId, bias: TensorId, 
 }
 
 /// x [B, H, W, C], gain [C], bias [C] -> [B, H, W, C]: xhat * gain + bias, where the channels of each of the `groups` of a sample, at all
-/// of its pixels, are one row of [`standardised`].
+/// of its pixels, are one row of `standardised`.
 ///
 /// # Errors
 /// If the groups do not divide the channels.
