@@ -172,6 +172,14 @@ def captured_cases(rng):
                 yield case(rng, name, [[samples * rows, c]], {"samples": samples}, run, special)
 
 
+def group_cases(rng):
+    """Cases of normalised groups, with a generator of their own: a group, several, and one for each channel."""
+    for groups, (b, h, w, c), epsilon in [(1, (2, 3, 2, 4), 1e-5), (2, (2, 2, 3, 6), 0.25), (3, (1, 1, 1, 3), 1e-5), (5, (3, 2, 2, 5), 1e-5)]:
+        run = lambda tape, x: encoders.group_norm(tape, *x, groups, h * w, f32(epsilon))
+        for special in ((), (0.0, 1e-30)):
+            yield case(rng, "group_norm", [[b, h, w, c], [c], [c]], {"groups": groups, "epsilon": epsilon}, run, special)
+
+
 def evaluation(rng, epsilon):
     def run(tape, x):
         x[2].rows = [[abs(v) for v in row] for row in x[2].rows]
@@ -217,6 +225,7 @@ def main():
     all_cases += hidden_cases(random.Random(20261201))
     all_cases += window_cases(random.Random(20261202))
     all_cases += captured_cases(random.Random(20261203))
+    all_cases += group_cases(random.Random(20261204))
     all_tables += tables(later, SCALED)
     lines = lambda rows: ",\n".join("    " + json.dumps(row, separators=(",", ":")) for row in rows)
     path = pathlib.Path(__file__).with_name("catalogue.json")

@@ -4,7 +4,7 @@ Each appends its gradient to a tape of operators.py.
 """
 
 import decoders
-from operators import add, div, exp, map_rows, mul, over_rows, sub, tanh
+from operators import add, div, exp, map_rows, mul, over_rows, sqrt, sub, tanh, tree
 
 
 def hyperbolic_tangent(tape, x):
@@ -52,6 +52,32 @@ def sigmoid(tape, x):
 
 def product(tape, x, y):
     return tape.record(map_rows(mul, x.rows, y.rows), lambda dy: [(x, map_rows(mul, dy, y.rows)), (y, map_rows(mul, dy, x.rows))])
+
+
+def group_norm(tape, x, weight, bias, groups, pixels, epsilon):
+    """Normalisation of groups of channels over the pixels of each sample, whose rows x has."""
+    each = len(x.rows[0]) // groups
+    n = float(pixels * each)
+    places = [[(first + p, g * each + c) for p in range(pixels) for c in range(each)]
+              for first in range(0, len(x.rows), pixels) for g in range(groups)]
+    xhat, rstds = [[0.0] * len(row) for row in x.rows], []
+    for group in places:
+        mean = div(tree(x.rows[r][c] for r, c in group), n)
+        d = [sub(x.rows[r][c], mean) for r, c in group]
+        rstds.append(div(1.0, sqrt(add(div(tree(mul(v, v) for v in d), n), epsilon))))
+        for (r, c), v in zip(group, d):
+            xhat[r][c] = mul(v, rstds[-1])
+
+    def gradient(dy):
+        dx = [[0.0] * len(row) for row in dy]
+        for group, rstd in zip(places, rstds):
+            m1 = div(tree(dy[r][c] for r, c in group), n)
+            m2 = div(tree(mul(dy[r][c], xhat[r][c]) for r, c in group), n)
+            for r, c in group:
+                dx[r][c] = mul(rstd, sub(sub(dy[r][c], m1), mul(xhat[r][c], m2)))
+        return [(x, dx)]
+
+    return tape.bias(gain(tape, tape.record(xhat, gradient), weight), bias)
 
 
 def gain(tape, x, factor):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from captures import F, captured_error, mean_loss, needs_torch, nn, imported_transformers, torch, trains_as_the_built_in_one
+from conftest import command
 
 import tiebreak
 
@@ -25,14 +26,18 @@ def test_without_torch_capture_says_what_to_install():
 
 
 @needs_torch
-def test_the_pages_blocks_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize("page, count", [("how-to/capture.md", 4), ("tutorials/pytorch-to-receipt.md", 6)])
+def test_the_pages_blocks_run(tmp_path, monkeypatch, page, count):
     monkeypatch.chdir(tmp_path)
-    page = Path(__file__).parents[2] / "docs/how-to/capture.md"
+    page = Path(__file__).parents[2] / "docs" / page
     blocks = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S)
-    assert len(blocks) == 3
-    scope = {}
+    assert len(blocks) == count
+    scope = {"__name__": page.stem}
     for block in blocks:
         exec(compile(block, str(page), "exec"), scope)
+    if "answer" in scope:
+        checked = command("receipt", "check", "receipt.json", "runs/decoder", "--signer-key", "me.key.pub")
+        assert checked["result"] == "matches"
 
 
 def perceptron():

@@ -217,7 +217,7 @@ FORMULAS = {
     "the negative": (lambda x, y, gain: rms(-x, gain) + y, ["gain", "rms_norm", "residual"]),
     "the other half": (lambda x, y, gain: turned(rms(x, gain), "half") + y, "aten.(mul.Tensor .*it multiplies|cat.default .*no part of)"),
     "another cut": (lambda x, y, gain: turned(rms(x, gain), "cut") + y, "aten.(mul.Tensor .*it multiplies|cat.default .*no part of)"),
-    "part of the channels": (lambda x, y, gain: rms(torch.cat([x[:, 4:], y[:, :4]], -1), gain), "aten.cat.default .*it joins tensors"),
+    "part of the channels": (lambda x, y, gain: rms(torch.cat([F.silu(x)[:, 4:], F.silu(y)[:, :4]], -1), gain), ["silu", "silu", "matmul", "matmul", "residual", "rms_norm"]),
 }
 
 

@@ -148,8 +148,9 @@ ATTENTIONS = {
     ),
     "a window": (lambda q, k, v: by_products(q, k, v, mask=additive(earlier() & earlier().T)), "the mask of its scores is no constant causal mask"),
     "a bias": (lambda q, k, v: by_products(q, k, v, mask=torch.full((4, 4), -0.5)), "the mask of its scores is no constant causal mask"),
-    "another scale": (lambda q, k, v: by_products(q, k, v, scale=0.5), "scale is 0.5, not 1 / sqrt\\(3\\)"),
-    "no scale": (lambda q, k, v: (q @ k.transpose(2, 3)).softmax(-1) @ v, "scale is None"),
+    "another scale": (lambda q, k, v: by_products(q, k, v, scale=0.5), "bidirectional_attention"),
+    "no scale": (lambda q, k, v: (q @ k.transpose(2, 3)).softmax(-1) @ v, "bidirectional_attention"),
+    "a scale without an end": (lambda q, k, v: by_products(q, k, v, scale=float("inf")), "scale is inf; leave scale out, or give a finite number"),
     "no softmax": (lambda q, k, v: ((q @ k.transpose(2, 3)) * SCALE) @ v, "aten.matmul.default .*it is no product of attention"),
     "along queries": (lambda q, k, v: by_products(q, k, v, dim=-2), "aten.softmax.int .*it is no softmax of the scores"),
     "dropped before": (lambda q, k, v: F.dropout((q @ k.transpose(2, 3)) * SCALE, 0.5).softmax(-1) @ v, "before their softmax"),
@@ -170,8 +171,9 @@ def test_attention_is_one_operator_or_refused(folder, name):
     if due in ("attention", "bidirectional_attention"):
         captured = tiebreak.capture(model, loss, torch.optim.SGD(model.parameters(), lr=0.5), batch, out="captured")
         nodes = json.loads(Path(captured.network).read_text())["nodes"]
-        assert [node["operator"] for node in nodes] == ["embedding", *["linear"] * 3, due, "linear"], nodes
-        assert nodes[4]["attributes"] == {"heads": 2, "p": 0.5 if name == "dropped" else 0.0}
+        scaled = ["gain"] if "scale" in name else []
+        assert [node["operator"] for node in nodes] == ["embedding", *["linear"] * 3, *scaled, due, "linear"], nodes
+        assert nodes[4 + len(scaled)]["attributes"] == {"heads": 2, "p": 0.5 if name == "dropped" else 0.0}
         return
     said = "\n".join(captured_error(model, loss, batch=batch))
     assert re.search(due, said) and "test_capture_encoders.py:" in said, said

@@ -7,7 +7,8 @@ Every function does what the command `tiebreak` does, with the same bits, files 
 - `train` trains a job and gives a `Run`;
 - `Recorder` trains in a loop of one's own, a step for each batch;
 - `audit` replays a run and gives a `Report`, with a verdict if something differs;
-- `evaluate` computes a model's loss and accuracy, `predict` its logits and classes;
+- `evaluate` computes a model's loss and accuracy, `predict` its logits and classes, `logits` those of shorter texts too;
+- `generate` writes text with a language model, and a receipt of it;
 - `verify` checks a run without a replay, `compare` finds the first difference of two runs;
 - `check_verdict` derives from a verdict alone whether it convicts;
 - `Run` reads records, losses, metrics and states of a run;
@@ -32,7 +33,8 @@ from ._batches import BatchError
 from ._capture import Captured, CaptureError, capture
 from ._dataset import dataset
 from ._errors import BugError, Error, MalformedError, RunWarning, UndecidedError, UsageError
-from ._evaluate import Evaluation, Predictions, evaluate, predict
+from ._evaluate import Evaluation, Predictions, evaluate, logits, predict
+from ._generate import Answer, generate
 from ._native import __version__
 from ._progress import Progress
 from ._recorder import Recorder
@@ -40,6 +42,7 @@ from ._run import Record, Run
 from ._train import new_key, train
 
 __all__ = [
+    "Answer",
     "BatchError",
     "BugError",
     "CaptureError",
@@ -67,6 +70,8 @@ __all__ = [
     "compare",
     "dataset",
     "evaluate",
+    "generate",
+    "logits",
     "new_key",
     "predict",
     "train",

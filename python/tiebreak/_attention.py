@@ -78,8 +78,7 @@ def _attend(m: Matcher, scores: Scores, v: Value, out: Any, enable_gqa: bool = F
     groups = key[1] == heads or (k.layout == "heads" and enable_gqa)
     if key[2] != positions or key != v.shape or key[3] != channels or not groups:
         raise Refused("q, k and v have other positions or heads", "use self-attention, with enable_gqa=True for groups of heads")
-    if scores.scale is None or not math.isclose(scores.scale, _usual_scale(q), rel_tol=1e-12):
-        raise Refused(f"scale is {scores.scale}, not 1 / sqrt({channels})", "leave scale out")
+    q = _usually_scaled(m, q, 1.0 if scores.scale is None else scores.scale)
     kind = "attention" if k.layout == "heads" and key[1] == heads else "grouped_attention"
     if k.layout == "grouped":
         same("the heads of k and v", k.name[1], v.name[1], "repeat both as often")
@@ -92,6 +91,15 @@ def _attend(m: Matcher, scores: Scores, v: Value, out: Any, enable_gqa: bool = F
         kind = "bidirectional_attention"
     name = m.node(kind, q.name, k.name, v.name, heads=heads, p=scores.p)
     return Value(name, "heads", tuple(out.meta["val"].shape))
+
+
+def _usually_scaled(m: Matcher, q: Value, scale: float) -> Value:
+    """The queries, times the number by which the scale of their products differs from 1 / sqrt(D)."""
+    if math.isclose(scale, _usual_scale(q), rel_tol=1e-12):
+        return q
+    if not math.isfinite(scale):
+        raise Refused(f"scale is {scale}", "leave scale out, or give a finite number")
+    return q._replace(name=m.node("gain", q.name, m.vector(q.shape[1] * q.shape[3], scale / _usual_scale(q)), tail="scale"))
 
 
 def _one_padding(m: Matcher, padding: int) -> None:

@@ -9,11 +9,11 @@ import os
 import re
 import struct
 from contextlib import suppress
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from . import _cut, _in_place, _mask, _moved
+from . import _cut, _in_place, _joined, _mask, _moved
 from ._call import StrPath, count, path, result_of
 from ._errors import UndecidedError, UsageError
 from ._attention import scaled_heads
@@ -197,9 +197,7 @@ def capture(
         raise CaptureError([*wrong, *refused, *more, *batch.refused])
     program = _exported(torch, model, loss_fn, batch)
     shapes = {name: tuple(named[name].shape) for name in first.values()}
-    matcher = Matcher(shapes, canonical, convolution)
-    matcher.batch = inputs.shape[0]
-    _match(matcher, program, inputs)
+    matcher = _matched(program, inputs, lambda: Matcher(shapes, canonical, convolution))
     missing = _missing_rows(matcher)
     if missing:
         raise CaptureError(missing)
@@ -354,6 +352,21 @@ def _place(node: Any) -> str:
     return f"{node.target} in {module_of(node)[0] or 'the model'} at {_line(node)}"
 
 
+def _matched(program: Any, inputs: Any, fresh: Callable[[], Matcher]) -> Matcher:
+    """The graph as a network: each layer that is cut as several, or as a whole where its cuts are no layers."""
+    uncut: Set[Any] = set()
+    while True:
+        matcher = fresh()
+        matcher.batch, matcher.uncut = inputs.shape[0], set(uncut)
+        try:
+            _match(matcher, program, inputs)
+            return matcher
+        except CaptureError:
+            if matcher.uncut_next <= uncut:
+                raise
+            uncut |= matcher.uncut_next
+
+
 def _match(matcher: Matcher, program: Any, inputs: Any) -> None:
     """Matches every operator, and raises one error that lists all that have no counterpart."""
     signature = program.graph_signature
@@ -419,14 +432,19 @@ def _one(matcher: Matcher, node: Any, values: Dict[Any, Any], where: str, kind: 
     if (constant := _folded(matcher, node, values)) is not None:
         return constant
     matcher.writes.check_readers(node)
-    if (value := _mask.computed(node, values) or _moved.computed(node, values) or _exchanged(matcher, node, values) or _cut.computed(node, values)) is not None:
+    if (value := _mask.computed(node, values) or _moved.computed(node, values) or _moved.exchanged(matcher, node, values) or _cut.computed(node, values)) is not None:
+        return value
+    if (value := _joined.computed(matcher, node, values)) is not None:
         return value
     handler = HANDLERS.get(target)
     if handler is None or not hasattr(node.target, "_schema"):
         raise Refused("the contract has no such operator", instead_of(target))
     own_module = kind.startswith("torch.nn.modules.") or kind.rpartition(".")[2] == "Conv1D"
     matcher.where = where if own_module else ".".join(part for part in (where, target.split(".")[1].rstrip("_")) if part)
-    return handler(matcher, arguments(node, _settled(matcher, node, values)), node)
+    settled = _settled(matcher, node, values)
+    if handler is _joined.moved:
+        return _joined.moved(matcher, node, settled[node.all_input_nodes[0]], settled)
+    return handler(matcher, arguments(node, settled), node)
 
 
 def _settled(matcher: Matcher, node: Any, values: Dict[Any, Any]) -> Dict[Any, Any]:
@@ -438,6 +456,8 @@ def _settled(matcher: Matcher, node: Any, values: Dict[Any, Any]) -> Dict[Any, A
         value = values[argument]
         if isinstance(value, Value) and value.layout == "columns" and str(node.target) != _cut.GLU:
             settled[argument] = _cut.settled(matcher, argument, value)
+        elif isinstance(value, Value) and value.layout == "joined" and str(node.target) not in _joined.JOINS:
+            settled[argument] = _joined.settled(matcher, argument, value)
         elif isinstance(value, Value) and value.layout == "formula" and not keeps and not same_shape and not _scales_queries(node, values):
             settled[argument] = whole(matcher, value)
     matcher.where = where
@@ -450,18 +470,6 @@ def _scales_queries(node: Any, values: Dict[Any, Any]) -> bool:
         return False
     x, y = (values.get(argument) for argument in node.args)
     return scaled_heads(x) is not None and isinstance(y, Value) and y.layout == "turned"
-
-
-def _exchanged(matcher: Matcher, node: Any, values: Dict[Any, Any]) -> Optional[Value]:
-    """Rows whose samples and positions are exchanged, and heads whose positions come first: `nn.MultiheadAttention` computes so."""
-    x = values.get(node.args[0]) if node.args and hasattr(node.args[0], "meta") else None
-    if isinstance(x, Value) and (x.layout, len(x.shape), str(node.target)) == ("raw", 3, "aten.transpose.int"):
-        x = x._replace(name=matcher.rows(x), layout="rows")
-    if not isinstance(x, Value) or not isinstance(x.name, str):
-        return None
-    exchanged = (str(node.target), x.layout, len(x.shape)) == ("aten.transpose.int", "rows", 3) and sorted(dim % 3 for dim in node.args[1:3]) == [0, 1]
-    to_rows = (str(node.target), x.layout) == ("aten.permute.default", "heads") and list(node.args[1]) == [2, 0, 1, 3]
-    return _moved.begun(x, node, values) if exchanged or to_rows else None
 
 
 def _folded(matcher: Matcher, node: Any, values: Dict[Any, Any]) -> Optional[Value]:

@@ -30,6 +30,8 @@ class Columns(NamedTuple):
     rows: int
     channels: int
     at: Any
+    # The layer's operator.
+    node: Any
 
 
 def is_cut(node: Any) -> bool:
@@ -56,10 +58,10 @@ def begun(m: Matcher, x: str, weight: Value, bias: Any, role: str, out: Any) -> 
     import torch
 
     shape = tuple(out.meta["val"].shape)
-    if math.prod(shape) > ELEMENTS_MAX or not is_cut(out):
+    if math.prod(shape) > ELEMENTS_MAX or out in m.uncut or not is_cut(out):
         return None
     at = torch.arange(math.prod(shape), dtype=torch.int32).reshape(shape)
-    return Value(Columns(x, weight, bias, role, m.where, math.prod(shape[:-1]), shape[-1], at), "columns", shape)
+    return Value(Columns(x, weight, bias, role, m.where, math.prod(shape[:-1]), shape[-1], at, out), "columns", shape)
 
 
 def computed(node: Any, values: Dict[Any, Any]) -> Optional[Value]:
@@ -86,8 +88,17 @@ def _of(x: Value, at: Any) -> Value:
 def settled(m: Matcher, node: Any, x: Value) -> Value:
     """The part of a layer's output that is the value of a node, computed: rows of samples, or heads of such rows."""
     if node not in m.whole:
-        m.whole[node] = _computed(m, x)
+        m.whole[node] = _or_uncut(m, x)
     return m.whole[node]
+
+
+def _or_uncut(m: Matcher, x: Value) -> Value:
+    """A part as a layer. A layer that has no such part is one as a whole, when the graph is matched again."""
+    try:
+        return _computed(m, x)
+    except Refused:
+        m.uncut_next.add(x.name.node)
+        raise
 
 
 def _computed(m: Matcher, x: Value) -> Value:
@@ -98,7 +109,7 @@ def _computed(m: Matcher, x: Value) -> Value:
         rows, columns = at // found.channels, at % found.channels
         if not bool((columns == columns[0]).all()) or not bool((rows == rows[:, :1]).all()):
             continue
-        position = _position(rows[:, 0].tolist(), found.rows, m.batch)
+        position = position_of(rows[:, 0].tolist(), found.rows, m.batch)
         taken = tuple(columns[0].tolist())
         if position is None or len(set(taken)) != len(taken):
             continue
@@ -117,7 +128,7 @@ def _computed(m: Matcher, x: Value) -> Value:
 def gated(m: Matcher, node: Any, x: Value, dim: int) -> Value:
     """`glu` of a layer's output: one half of the channels times the sigmoid of the other."""
     left, right = (_of(x, at) for at in x.name.at.chunk(2, dim))
-    made = [_computed(m, half) for half in (left, right)]
+    made = [_or_uncut(m, half) for half in (left, right)]
     gate = m.node("sigmoid", made[1].name)
     return made[0]._replace(name=m.node("mul", made[0].name, gate))
 
@@ -130,7 +141,7 @@ def _orders(at: Any) -> Iterator[Tuple[str, Any]]:
     yield "rows", at.reshape(-1, at.shape[-1])
 
 
-def _position(rows: List[int], count: int, samples: int) -> Optional[str]:
+def position_of(rows: List[int], count: int, samples: int) -> Optional[str]:
     """The operator that takes these of so many rows: none for all of them, or that of one position of each sample. None for other rows."""
     if rows == list(range(count)):
         return ""

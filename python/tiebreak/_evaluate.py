@@ -255,6 +255,40 @@ def predict(
         return Predictions(result, np.load(logits, allow_pickle=False))
 
 
+def logits(
+    model: Union[Run, StrPath],
+    inputs: Any,
+    *,
+    network: Union[None, Captured, StrPath] = None,
+    step: Optional[int] = None,
+    digits: Optional[int] = None,
+    device: str = "cpu",
+    adapter: Optional[str] = None,
+    threads: int = 0,
+    progress: Wanted = None,
+) -> np.ndarray:
+    """Compute a model's outputs before softmax in evaluation: float32 [samples, positions, tokens], or [samples, classes].
+
+    model: a Run or its folder, or the path of a job that begins from weights, such as a captured one.
+    inputs: as for `predict`. Texts of a decoder may be shorter than its context: [samples, positions], from one position on.
+    digits: digits of all products, 1 to 4, in place of the model's.
+    network, step, device, adapter, threads, progress: as for `evaluate`.
+
+    Ctrl-C raises KeyboardInterrupt at once.
+
+    >>> tiebreak.logits("runs/first", [[116, 111, 32]]).shape
+    (1, 3, 128)
+    """
+    if digits is not None and not 1 <= count("digits", digits, 1) <= 4:
+        raise UsageError(f"digits is {digits}", "give digits as 1, 2, 3 or 4")
+    words = _words(network, step, None, (device, adapter, threads)) + options(digits=digits)
+    with temporary() as folder:
+        output = os.path.join(folder, "logits.npy")
+        file = path("inputs", inputs) if isinstance(inputs, (str, os.PathLike)) else _written(inputs, folder)
+        result_of(["logits", *words, *options(inputs=file, output=output), "--", _of(model)], progress)
+        return np.load(output, allow_pickle=False)
+
+
 def _span(samples: Any) -> Optional[str]:
     if samples is None:
         return None

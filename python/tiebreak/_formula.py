@@ -38,7 +38,7 @@ def formula(m: Matcher, op: str, node: Any, *args: Any) -> Value:
     where = m.where
     for pattern, operator in ((GELU, _gelu), (RMS_NORM, _rms_norm), (SWIGLU, _swiglu), (ROTARY, _rotary)):
         found: Dict[str, Any] = {}
-        if pattern[0] == op and _fits(pattern, made, found):
+        if pattern[0] == op and _fits(pattern, made, found, m.whole):
             # The name is that of the module and of the whole operator.
             m.where = where.rpartition(".")[0]
             if (value := operator(m, made, found)) is not None:
@@ -47,9 +47,11 @@ def formula(m: Matcher, op: str, node: Any, *args: Any) -> Value:
     return made
 
 
-def _fits(pattern: Any, value: Any, found: Dict[str, Any]) -> bool:
-    """True if a value has the form of a pattern. `found` has what fills the holes then."""
+def _fits(pattern: Any, value: Any, found: Dict[str, Any], computed: Dict[Any, Value]) -> bool:
+    """True if a value has the form of a pattern. `found` has what fills the holes then. `computed`: formulas that were needed as a whole."""
     if isinstance(pattern, Hole):
+        if isinstance(value, Value) and value.layout == "formula":
+            value = computed.get(value.name.node, value)
         return _same(found.setdefault(pattern.name, value), value)
     if not isinstance(pattern, tuple):
         return isinstance(value, (int, float)) and value == pattern
@@ -59,7 +61,7 @@ def _fits(pattern: Any, value: Any, found: Dict[str, Any]) -> bool:
     orders = [value.name.args, value.name.args[::-1]] if op in COMMUTATIVE else [value.name.args]
     for args in orders:
         tried = dict(found)
-        if all(_fits(part, arg, tried) for part, arg in zip(parts, args)):
+        if all(_fits(part, arg, tried, computed) for part, arg in zip(parts, args)):
             found.update(tried)
             return True
     return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, Dict, Tuple
 
-from . import _attention, _cut, _moved, _pieces, _spread, _tables
+from . import _attention, _cut, _joined, _moved, _pieces, _spread, _tables
 from ._formula import formula, rms_norm
 from ._matcher import Formula, Matcher, Refused, Value, no_formula, same, square
 from ._whole import plus, times, whole
@@ -123,6 +123,17 @@ def _layer_norm(m: Matcher, a: Given, out: Any) -> Value:
     same("normalized_shape", list(a["normalized_shape"]), [shape[-1]], "normalise the last dimension alone")
     names = [m.vector(shape[-1], number) if a[key] is None else m.parameter(a[key]) for key, number in (("weight", 1), ("bias", 0))]
     return Value(m.node("layer_norm", x, *names, epsilon=a["eps"]), "rows", shape)
+
+
+def _group_norm(m: Matcher, a: Given, out: Any) -> Value:
+    x, shape = a["input"], tuple(out.meta["val"].shape)
+    if len(shape) == 2 and a["num_groups"] == 1:
+        return _layer_norm(m, {**a, "normalized_shape": shape[1:]}, out)
+    if len(shape) != 4:
+        raise Refused(f"it normalises {list(shape)} ({x.layout})", "normalise images [B, C, H, W], or use nn.LayerNorm over the last dimension")
+    image = m.image(x)
+    names = [m.vector(shape[1], number) if a[key] is None else m.parameter(a[key]) for key, number in (("weight", 1), ("bias", 0))]
+    return Value(m.node("group_norm", image, *names, groups=a["num_groups"], epsilon=a["eps"]), "image", shape)
 
 
 def _rms_norm(m: Matcher, a: Given, out: Any) -> Value:
@@ -246,6 +257,8 @@ def _view(m: Matcher, a: Given, out: Any) -> Value:
         return Value((value.name, old[1]), "grouped", shape)
     if value.layout == "split" and shape == (*old[:2], old[2] * old[3]):
         return value._replace(layout="rows", shape=shape)
+    if value.layout in ("rows", "split", "heads", "image") and "expand" not in str(out.target):
+        return _joined.moved(m, out, value, {out.all_input_nodes[0]: value})
     raise Refused(f"it makes {list(shape)} of {list(old)} ({value.layout})", "keep rows [.., C], or flatten images [B, C, H, W] to [B, N]")
 
 
@@ -270,15 +283,18 @@ def _split(m: Matcher, a: Given, out: Any) -> Value:
     if x.layout in ("split", "heads") and a["dim"] % 4 == 3 and len(pieces) == 2 and pieces[0].shape == pieces[1].shape:
         shape, half = tuple(pieces[0].shape), x.shape[-1] // 2
         return Value([Value(Formula("slice", (x, start, start + half), out), "formula", shape) for start in (0, half)], "pieces", shape)
-    if a["self"].layout != "parts" or a["dim"] % len(a["self"].shape) != len(a["self"].shape) - 1:
-        raise Refused("it cuts something else than the channels of one linear layer", "cut the output of a linear layer, before an activation")
+    dim = a["dim"] % len(x.shape)
+    if x.layout != "parts" and (dim == _joined.channel_dim(x) or x.layout in ("split", "heads")):
+        return _joined.moved(m, out, x, {out.all_input_nodes[0]: x})
+    if x.layout != "parts" or dim != len(x.shape) - 1:
+        raise Refused(f"it cuts dimension {dim} of {list(x.shape)} ({x.layout}), which are no channels", _joined.JOINED)
     shape = tuple(out.meta["val"][0].shape)
     return Value([part._replace(shape=shape) for part in a["self"].name], "pieces", shape)
 
 
 def _add(m: Matcher, a: Given, out: Any) -> Value:
     x, y = a["self"], a["other"]
-    same("alpha", a["alpha"], 1, "leave alpha out")
+    y = _times_alpha(m, a, out)
     if not isinstance(x, Value) or not isinstance(y, Value) or "formula" in (x.layout, y.layout):
         return formula(m, "add", out, x, y)
     if "scores" in (x.layout, y.layout):
@@ -287,10 +303,31 @@ def _add(m: Matcher, a: Given, out: Any) -> Value:
 
 
 def _sub(m: Matcher, a: Given, out: Any) -> Value:
-    same("alpha", a["alpha"], 1, "leave alpha out")
-    # 1 - x is an operator of its own.
-    x, y = (a["other"], a["self"]) if str(out.target).startswith("aten.rsub") else (a["self"], a["other"])
-    return formula(m, "sub", out, x, y)
+    if str(out.target).startswith("aten.rsub"):
+        # 1 - x is an operator of its own.
+        same("alpha", a["alpha"], 1, "leave alpha out")
+        return formula(m, "sub", out, a["other"], a["self"])
+    return formula(m, "sub", out, a["self"], _times_alpha(m, a, out))
+
+
+def _times_alpha(m: Matcher, a: Given, out: Any) -> Any:
+    """The second argument of a sum, or of a difference, times `alpha`."""
+    y, alpha = a["other"], a["alpha"]
+    if alpha == 1:
+        return y
+    return y * alpha if isinstance(y, (int, float)) else times(m, whole(m, y), alpha, out)
+
+
+def _lerp(m: Matcher, a: Given, out: Any) -> Value:
+    """x + weight (y - x)."""
+    x, y, weight = whole(m, a["self"]), whole(m, a["end"]), a["weight"]
+    return plus(m, x, times(m, plus(m, y, times(m, x, -1, out), out), weight, out), out)
+
+
+def _addcmul(m: Matcher, a: Given, out: Any) -> Value:
+    """x + value y z."""
+    product = times(m, whole(m, a["tensor1"]), whole(m, a["tensor2"]), out)
+    return plus(m, whole(m, a["self"]), product if a["value"] == 1 else times(m, product, a["value"], out), out)
 
 
 def _glu(m: Matcher, a: Given, out: Any) -> Value:
@@ -344,13 +381,19 @@ def _square(m: Matcher, a: Given, out: Any) -> Value:
 
 def _cat(m: Matcher, a: Given, out: Any) -> Value:
     full = [value for value in a["tensors"] if 0 not in value.shape]
+    dim = a.get("dim", 1) % len(out.meta["val"].shape)
+    if str(out.target) != "aten.cat.default":
+        return _joined.joined(m, out, full, dim)
     if len(full) == 2 and all(value.layout == "formula" for value in full) and a["dim"] % len(full[0].shape) == len(full[0].shape) - 1:
         return formula(m, "cat", out, *full)
     if (with_token := _tables.joined(m, full, a["dim"], out)) is not None:
         return with_token
-    if len(full) != 1:
-        raise Refused("it joins tensors", "compute them as one; only a class token [1, 1, C], expanded to each sample, may stand before its positions")
-    return full[0]
+    if len(full) == 1:
+        return full[0]
+    if not any(dim == _joined.channel_dim(value) or value.layout in ("split", "heads", "joined") for value in full):
+        instead = f"{_joined.JOINED}; a class token [1, 1, C], expanded to each sample, may stand before its positions"
+        raise Refused(f"it joins tensors along dimension {dim} of {list(full[0].shape)}, which are no channels", instead)
+    return _joined.joined(m, out, full, dim)
 
 
 def _to(m: Matcher, a: Given, out: Any) -> Value:
@@ -393,9 +436,13 @@ def _slice(m: Matcher, a: Given, out: Any) -> Value:
         return x
     if len(x.shape) == 3 and dim == 1 and end - start == 1 and x.layout in ("rows", "raw", "patches"):
         return _tables.position(m, x, start, tuple(out.meta["val"].shape))
-    if x.layout not in ("split", "heads") or dim != len(x.shape) - 1 or a["step"] != 1:
-        raise Refused(f"it cuts {start} to {end} out of dimension {dim} of {list(x.shape)}", "keep tensors whole")
-    return formula(m, "slice", out, x, start, end)
+    if x.layout in ("split", "heads") and dim == len(x.shape) - 1 and a["step"] == 1:
+        return formula(m, "slice", out, x, start, end)
+    is_image = x.layout == "image" or (x.layout == "raw" and len(x.shape) == 4)
+    if dim == _joined.channel_dim(x) or x.layout in ("split", "heads") or (is_image and dim > 1 and (start, end) == (0, size)):
+        return _joined.moved(m, out, x, {out.all_input_nodes[0]: x})
+    instead = f"{_joined.JOINED}; of positions the first or the last one of each sample, x[:, 0] or x[:, -1]; of pixels every k-th down and across"
+    raise Refused(f"it cuts {start} to {end} out of dimension {dim} of {list(x.shape)}", instead)
 
 
 def _loss(m: Matcher, a: Given, out: Any) -> Value:
@@ -435,6 +482,7 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.batch_norm.default": _batch_norm,
     "aten.layer_norm.default": _layer_norm,
     "aten.rms_norm.default": _rms_norm,
+    "aten.group_norm.default": _group_norm,
     "aten.relu.default": _of_elements("relu"),
     "aten.relu_.default": _of_elements("relu"),
     "aten.silu.default": _silu,
@@ -455,14 +503,18 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.add.Tensor": _add,
     "aten.add_.Tensor": _add,
     "aten.embedding.default": _tables.embedding,
-    "aten.cat.default": _cat,
+    **{name: _cat for name in _joined.JOINS},
     "aten.to.dtype_layout": _to,
     "aten.type_as.default": _to,
     "aten.to.dtype": _to,
     "aten.mul.Tensor": _mul,
     "aten.mul_.Tensor": _mul,
     "aten.div.Tensor": _div,
+    "aten.div_.Tensor": _div,
     "aten.sub.Tensor": _sub,
+    "aten.sub_.Tensor": _sub,
+    "aten.lerp.Scalar": _lerp,
+    "aten.addcmul.default": _addcmul,
     "aten.rsub.Scalar": _sub,
     "aten.square.default": _square,
     "aten.expand_as.default": _view,
@@ -481,6 +533,8 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.select.int": _tables.selected,
     "aten.pow.Tensor_Scalar": _part("pow"),
     "aten.tanh.default": _tanh,
+    "aten.tanh_.default": _tanh,
+    "aten.neg_.default": _part("neg"),
     "aten.rsqrt.default": _part("rsqrt"),
     "aten.neg.default": _part("neg"),
     "aten.slice.Tensor": _slice,
@@ -490,10 +544,14 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.alias.default": _unchanged,
     **{name: _view for name in VIEWS},
     **_pieces.HANDLERS,
+    **{name: _joined.padded for name in ("aten.pad.default", "aten.constant_pad_nd.default")},
 }
+# Operators that choose or move elements, where no other handler is for them.
+HANDLERS.update({name: _joined.moved for name in _joined.MOVES if name not in HANDLERS})
 # Operators that may be a part of an operator of the contract. Others take what a formula computes.
 TAKE_FORMULAS = (
     "aten.mul.Tensor", "aten.mul_.Tensor", "aten.add.Tensor", "aten.add_.Tensor", "aten.sub.Tensor", "aten.rsub.Scalar", "aten.div.Tensor",
+    "aten.sub_.Tensor", "aten.div_.Tensor", "aten.neg_.default",
     "aten.pow.Tensor_Scalar", "aten.square.default", "aten.tanh.default", "aten.rsqrt.default", "aten.neg.default", "aten.mean.dim", "aten.cat.default",
     "aten.to.dtype", "aten.to.dtype_layout", "aten.type_as.default", "aten.contiguous.default", "aten.clone.default", "aten.alias.default",
 )  # fmt: skip

@@ -5,7 +5,7 @@ Values carry a layout beside their node: the contract keeps rows [N, C], and ima
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -133,6 +133,9 @@ class Matcher:
         # Constants of the model that the network has as frozen parameters, and operators whose output was needed as a whole.
         self.constants: Dict[str, np.ndarray] = {}
         self.whole: Dict[Any, Value] = {}
+        # Linear layers whose cuts are no layers, and those that turned out to be such.
+        self.uncut: Set[Any] = set()
+        self.uncut_next: Set[Any] = set()
         # The operators in place (`_in_place.py`); the graph's node at hand, and of which one each node of the network is made.
         self.writes: Any = None
         self.at: Any = None

@@ -10,7 +10,7 @@ import math
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ._mask import ELEMENTS_MAX, MOVED
-from ._matcher import Refused, Value
+from ._matcher import Matcher, Refused, Value
 
 
 class Moved(NamedTuple):
@@ -39,6 +39,18 @@ def begun(x: Value, node: Any, values: Dict[Any, Any]) -> Optional[Value]:
     else:
         return None
     return computed(node, values, x._replace(name=Moved((x.name,), channels, at), layout="moved"))
+
+
+def exchanged(m: Matcher, node: Any, values: Dict[Any, Any]) -> Optional[Value]:
+    """Rows whose samples and positions are exchanged, and heads whose positions come first: `nn.MultiheadAttention` computes so."""
+    x = values.get(node.args[0]) if node.args and hasattr(node.args[0], "meta") else None
+    if isinstance(x, Value) and (x.layout, len(x.shape), str(node.target)) == ("raw", 3, "aten.transpose.int"):
+        x = x._replace(name=m.rows(x), layout="rows")
+    if not isinstance(x, Value) or not isinstance(x.name, str):
+        return None
+    exchanged = (str(node.target), x.layout, len(x.shape)) == ("aten.transpose.int", "rows", 3) and sorted(dim % 3 for dim in node.args[1:3]) == [0, 1]
+    to_rows = (str(node.target), x.layout) == ("aten.permute.default", "heads") and list(node.args[1]) == [2, 0, 1, 3]
+    return begun(x, node, values) if exchanged or to_rows else None
 
 
 def computed(node: Any, values: Dict[Any, Any], x: Optional[Value] = None) -> Optional[Value]:

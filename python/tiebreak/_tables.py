@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
+import numpy as np
+
+from . import _joined
 from ._matcher import INPUTS, Matcher, Refused, Value, same
 
 # A table with more rows than a sample has positions has fewer than these.
@@ -17,7 +20,8 @@ def embedding(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
         raise Refused("scale_grad_by_freq or sparse is set", "leave them out")
     if a["indices"].layout == "constant":
         same("padding_idx", padding, -1, "leave padding_idx out, where the numbers are constants")
-        return Value(a["weight"], _of_constant(a["indices"].name), shape)
+        layout, first = _of_constant(a["indices"].name)
+        return Value((a["weight"], first) if first else a["weight"], layout, shape)
     if a["indices"].layout != "tokens":
         raise Refused("its numbers are not the inputs", "look up the inputs themselves, or torch.arange(T)")
     below = m.shapes[a["weight"].name][0]
@@ -29,26 +33,37 @@ def embedding(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
     return Value(m.node("padded_embedding", table, INPUTS, ignore=padding), "rows", shape)
 
 
-def _of_constant(numbers: Any) -> str:
-    """The layout of rows of a table by constant numbers: a "table" of positions, or its "first row" for each of them."""
+def _of_constant(numbers: Any) -> Tuple[str, int]:
+    """The layout of rows of a table by constant numbers, and the first number: a "table" of positions, a "later table" from a row behind the
+    first on, as OPT has it, or its "first row" for each of them.
+    """
     flat = numbers.reshape(-1, numbers.shape[-1]) if numbers.dim() else numbers.reshape(1, 1)
-    if bool((flat == flat.new_ones(flat.shape[-1]).cumsum(0) - 1).all()):
-        return "table"
-    if bool((flat == 0).all()):
-        return "first row"
-    raise Refused(f"the constant numbers are {flat.flatten().tolist()!r:.60}", "look up torch.arange(T), or token types that are all 0")
+    first = int(flat[0, 0])
+    if bool((flat == 0).all()) and flat.shape[-1] > 1:
+        return "first row", 0
+    if first >= 0 and bool((flat == flat.new_ones(flat.shape[-1]).cumsum(0) - 1 + first).all()):
+        return "later table" if first else "table", first
+    instead = "look up torch.arange(T), also with a number added to it, or token types that are all 0"
+    raise Refused(f"the constant numbers are {flat.flatten().tolist()!r:.60}", instead)
 
 
 def added(m: Matcher, x: Value, y: Value, out: Any) -> Optional[Value]:
     """The sum of rows and of rows of a table, or of a parameter of such rows; None if it is another sum."""
     shape = tuple(out.meta["val"].shape)
-    if x.layout in ("table", "first row") or (x.layout == "parameter" and y.layout != "parameter"):
+    if x.layout in ("table", "later table", "first row") or (x.layout == "parameter" and y.layout != "parameter"):
         x, y = y, x
     if y.layout == "first row":
         return Value(m.node("first_row", m.rows(x), m.parameter(y.name)), "rows", shape)
-    if y.layout == "table":
-        _check_positions(m, shape, math.prod(y.shape[:-1]) // (y.shape[0] if y.shape[0] == m.batch and len(y.shape) == 3 else 1), m.shapes[y.name.name][0])
-        return Value(m.node("position_embedding", m.rows(x), m.parameter(y.name)), "rows", shape)
+    if y.layout in ("table", "later table"):
+        table, first = (y.name, 0) if y.layout == "table" else y.name
+        numbers = math.prod(y.shape[:-1]) // (y.shape[0] if y.shape[0] == m.batch and len(y.shape) == 3 else 1)
+        rows = m.shapes[table.name][0]
+        _check_positions(m, shape, numbers, rows - first)
+        if not first:
+            return Value(m.node("position_embedding", m.rows(x), m.parameter(table)), "rows", shape)
+        # A frozen matrix of zeros and ones chooses the rows of the positions.
+        chosen = m.node("matmul", m.constant(np.eye(numbers, rows, first)), m.parameter(table, "transposed"), tail="rows")
+        return Value(m.node("position_embedding", m.rows(x), chosen), "rows", shape)
     if y.layout == "parameter" and y.shape == shape[-1:] and x.layout not in ("image", "pooled"):
         return Value(m.node("bias", m.rows(x), m.parameter(y), tail="add_bias"), "rows", shape)
     if y.layout == "parameter" and len(shape) == 3 and y.shape in (shape[1:], (1, *shape[1:])):
@@ -82,6 +97,8 @@ def joined(m: Matcher, values: List[Value], dim: int, out: Any) -> Optional[Valu
 
 def selected(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
     x = a["self"]
+    if isinstance(x, Value) and x.layout in ("split", "heads", "rows", "image") and len(x.shape) == 4:
+        return _joined.moved(m, out, x, {out.all_input_nodes[0]: x})
     if not isinstance(x, Value) or x.layout not in ("rows", "raw", "patches") or len(x.shape) != 3 or a["dim"] % 3 != 1:
         raise Refused(f"it takes number {a['index']} of dimension {a['dim']}", "take the first or the last position of each sample, x[:, 0] or x[:, -1]")
     return position(m, x, a["index"] % x.shape[1], tuple(out.meta["val"].shape))

@@ -7,10 +7,12 @@ from typing import Any, Optional, Tuple
 
 import numpy as np
 
-from . import _spread, _tables
+from . import _joined, _spread, _tables
 from ._matcher import Matcher, Refused, Value, no_formula
 
 ACTIVATIONS = ("rows", "raw", "image", "pooled", "split", "heads", "patches", "pixel")
+# The greatest exponent of a power.
+POWER_MAX = 8
 BROADCAST = "compute with tensors of one shape, with a parameter or a constant for each channel, or with a number"
 
 
@@ -28,7 +30,7 @@ def whole(m: Matcher, value: Any) -> Any:
     op, args, node = value.name
     if node not in m.whole:
         args = tuple(whole(m, arg) for arg in args)
-        where, m.where = m.where, _where(node)
+        where, m.where = m.where, where_of(node)
         try:
             m.whole[node] = _computed(m, value, op, args)
         except Refused as error:
@@ -38,7 +40,7 @@ def whole(m: Matcher, value: Any) -> Any:
     return m.whole[node]
 
 
-def _where(node: Any) -> str:
+def where_of(node: Any) -> str:
     from ._graph import module_of
 
     return ".".join(part for part in (module_of(node)[0], str(node.target).split(".")[1].rstrip("_")) if part)
@@ -54,14 +56,26 @@ def _computed(m: Matcher, value: Value, op: str, args: Tuple[Any, ...]) -> Value
         return _minus(m, *args, node)
     if op == "neg":
         return times(m, args[0], -1, node)
-    if op == "pow" and args[1] in (2, 3):
-        square = times(m, args[0], args[0], node)
-        return square if args[1] == 2 else times(m, square, args[0], node)
+    if op == "pow" and args[1] in range(2, POWER_MAX + 1):
+        return _power(m, args[0], int(args[1]), node)
     if op in ("tanh", "silu"):
         x, layout = m.any(args[0])
         return Value(m.node(op, x), layout, value.shape)
+    if op == "slice":
+        return _joined.slices(m, args[0], args[1], args[2], node)
+    if op == "cat":
+        return _joined.whole_of(m, args, len(value.shape) - 1, node)
     no_formula(value)
     raise AssertionError("a formula is refused")
+
+
+def _power(m: Matcher, x: Any, exponent: int, node: Any) -> Value:
+    """x to an integer, by squares: x^3 is x^2 x, and x^6 is (x^3)^2."""
+    if exponent == 1:
+        return x
+    half = _power(m, x, exponent // 2, node)
+    square = times(m, half, half, node)
+    return times(m, square, x, node) if exponent % 2 else square
 
 
 def _minus(m: Matcher, x: Any, y: Any, node: Any) -> Value:

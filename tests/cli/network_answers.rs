@@ -15,6 +15,7 @@ use tiebreak_record::commit::receipt::Receipt;
 use tiebreak_run::inference::replay::Answerer;
 use tiebreak_run::inference::traced::row_leaves;
 
+use super::common::npy;
 use super::served_models::{posted, read, served};
 use super::{output, path};
 
@@ -68,6 +69,21 @@ fn a_network_answers_as_the_built_in_model_does() {
         let (code, again) = found(&[&["generate"], model, &ASKED].concat());
         assert_eq!((code, &again["ids"]), (0, &all["ids"]), "{model:?} {again}");
     }
+    // Token ids in place of a text; each byte of the model is one.
+    let ids = ["--ids", "--prompt", "9,1 2", "--length", "12", "--seed", "7", "--temperature", "3"];
+    let (code, again) = found(&[&["generate", &run], &ids[..]].concat());
+    let numbers: String = all["ids"].as_array().unwrap().iter().map(|id| format!(" {id}")).collect();
+    assert_eq!(
+        (code, &again["ids"], again["answer"].as_str()),
+        (0, &all["ids"], Some(&numbers[..])),
+        "{again}"
+    );
+    for (prompt, says) in
+        [("9 x", "has \"x\", which is no token id"), ("9 19", "has number 19"), (" ", "it has none")]
+    {
+        let (code, why) = found(&["generate", &run, "--ids", "--prompt", prompt]);
+        assert!(code == 2 && why["error"].as_str().unwrap().contains(says), "{why}");
+    }
     // A network says nothing of a model of a kind.
     let other = [&weights[..], "--job", &built_in, "--network", &network];
     let (code, why) = found(&[&["generate"], &other[..], &ASKED].concat());
@@ -78,6 +94,47 @@ fn a_network_answers_as_the_built_in_model_does() {
     let (status, _, body) = read(posted(&server.address, "/v1/completions", &fields));
     let body: Value = serde_json::from_str(&body).unwrap();
     assert_eq!((status, &body["choices"][0]["text"]), (200, &all["answer"]), "{body}");
+}
+
+#[test]
+fn a_networks_logits_are_those_of_the_built_in_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let run = trained(at, LLAMA, "network = \"network.json\"\n");
+    for job in ["job.toml", "built-in.toml"] {
+        let text = fs::read_to_string(at.join(job)).unwrap();
+        fs::write(at.join(job), format!("init = {{ weights = [\"run/model.safetensors\"] }}\n{text}"))
+            .unwrap();
+    }
+    let [job, built_in, inputs, made] =
+        ["job.toml", "built-in.toml", "inputs.npy", "made.npy"].map(|name| path(at, name));
+    let logits = |of: &str, engine: &str| {
+        let (code, _, stderr) =
+            output(&["logits", of, "--inputs", &inputs, "--output", &made, "--engine", engine]);
+        (code, stderr, fs::read(&made).unwrap_or_default())
+    };
+    // Texts are as long as the context, or shorter; one alone has no dimension of samples.
+    for (shape, count) in [("(2, 5)", 10), ("(3, 2)", 6), ("(4,)", 4)] {
+        let tokens: Vec<u8> = (0..count).map(|i| i * 7 % 19).collect();
+        fs::write(&inputs, npy("|u1", shape, &tokens)).unwrap();
+        let (code, stderr, due) = logits(&built_in, "reference");
+        assert_eq!(code, 0, "{stderr}");
+        assert!(
+            String::from_utf8_lossy(&due).contains(&format!("{}, 19)", shape.trim_end_matches([',', ')'])))
+        );
+        for of in [&run, &job] {
+            let (code, stderr, found) = logits(of, "cpu");
+            assert!(code == 0 && found == due, "{shape} of {of}: {stderr}");
+        }
+    }
+    for (shape, count) in [("(1, 6)", 6), ("(1, 2, 2)", 4), ("(1, 0)", 0)] {
+        fs::write(&inputs, npy("|u1", shape, &vec![1; count])).unwrap();
+        let (code, stderr, _) = logits(&run, "cpu");
+        assert!(
+            code == 4 && stderr.contains("the model takes U32 [samples, 1 to 5 positions]"),
+            "{shape}: {stderr}"
+        );
+    }
 }
 
 #[test]

@@ -269,14 +269,38 @@ fn a_run_keeps_its_network_and_evaluates_while_it_trains() {
     assert_eq!(json(&["predict", &weights, "--job", &job]), json(&["predict", &run, "--network", &network]));
     let (code, _, stderr) = output(&["eval", &without]);
     assert!(code == 2 && stderr.contains("with --network FILE"), "{stderr}");
-    let (inputs, logits) = (path(at, "inputs.npy"), path(at, "logits.npy"));
-    let (code, _, stderr) = output(&["logits", &run, "--inputs", &inputs, "--output", &logits]);
-    assert!(code == 2 && stderr.contains("tiebreak predict RUN --logits FILE"), "{stderr}");
-    assert_eq!(output(&["predict", &run, "--inputs", &inputs, "--logits", &logits]).0, 0);
+    same_logits(at, &run, &without);
     foreign(at, &plain, &without);
     rewritten(at, &run);
     doubted(at, &run);
     refused(at, &evaluated);
+}
+
+/// `logits` writes what `predict` does, with the run's file or a named one, and asks for one where there is none.
+fn same_logits(at: &Path, run: &str, without: &str) {
+    let [inputs, due, made, network] =
+        ["inputs.npy", "due.npy", "made.npy", "network.json"].map(|name| path(at, name));
+    let written = |run: &str, more: &[&str]| {
+        let (code, _, stderr) =
+            output(&[&["logits", run, "--inputs", &inputs, "--output", &made], more].concat());
+        (code, stderr, fs::read(&made).unwrap_or_default())
+    };
+    let (code, stderr, _) = written(without, &[]);
+    assert!(code == 2 && stderr.contains("with --network FILE"), "{stderr}");
+    for step in ["1", "2"] {
+        let predict = ["predict", run, "--inputs", &inputs, "--logits", &due, "--step", step];
+        assert_eq!(output(&predict).0, 0);
+        for (run, more) in [
+            (run, &[][..]),
+            (without, &["--network", &network]),
+            (run, &["--engine", "reference", "--network", &network]),
+        ] {
+            let (code, stderr, made) = written(run, &[more, &["--step", step]].concat());
+            assert!(code == 0 && made == fs::read(&due).unwrap(), "{stderr}");
+        }
+    }
+    let (_, _, with_two_digits) = written(run, &["--digits", "2"]);
+    assert_ne!(with_two_digits, fs::read(&due).unwrap());
 }
 
 /// Nobody's file is taken for the network of a run whose job names none.

@@ -558,8 +558,8 @@ fn operators_over_images() {
         check_operator("adaptive_avg_pool", Attributes { windows, ..attributes.clone() }, &[&[2, 5, 4, 2]]);
     }
     check_operator("grouped_conv2d", attributes.clone(), &[&[2, 5, 4, 4], &[6, 3, 3, 2]]);
-    check_operator("bias", attributes.clone(), &[&[2, 3, 2, 4], &[4]]);
-    check_operator("gain", attributes, &[&[2, 3, 2, 4], &[4]]);
+    ["bias", "gain"].iter().for_each(|name| check_operator(name, attributes.clone(), &[&[2, 3, 2, 4], &[4]]));
+    check_operator("group_norm", attributes, &[&[2, 3, 2, 4], &[4], &[4]]);
 }
 
 /// The operators of decoders after GPT-2, and those of encoders.

@@ -16,7 +16,7 @@ use tiebreak_job::{Evaluable, Job};
 use tiebreak_run::run::companions::Companions;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::evaluation::{self, EvaluationData};
-use tiebreak_run::run::{JobFiles, RunError, initial, network, read_job, read_program};
+use tiebreak_run::run::{JobFiles, RunError, initial, network, read_job, read_program, state_files};
 
 /// The arguments that name a model and data.
 pub struct Named<'a> {
@@ -154,6 +154,52 @@ impl Subject {
         // The name of a file alone is one of the current folder.
         let folder = folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let weights = Weights { folder: folder.to_path_buf(), files, text, job, program };
+        Ok(Subject { source: Source::Files(Box::new(weights)), network, model, whose })
+    }
+
+    /// A run's model after a step, by default after the last one whose state the run holds.
+    ///
+    /// # Errors
+    /// As [`Subject::of`].
+    pub fn of_state(
+        of: &Path,
+        network: Option<&Path>,
+        step: Option<u32>,
+        limits: &Limits,
+    ) -> Result<Subject, Failure> {
+        let run = limits.open(of)?;
+        let network = network_of(Some(network), (run.job(), run.program()), || network::of_run(&run))?;
+        let (step, mut files, table) = state_files::open(&run, step)?;
+        run.within_memory("the model", run.state_memory())?;
+        let released = &table[..run.program().released()];
+        let model = released.iter().map(|tensor| files.tensor(tensor)).collect::<Result<_, _>>()?;
+        let whose = format!("the state after step {step}, which its record commits");
+        Ok(Subject { source: Source::Run(Box::new(run)), network, model, whose })
+    }
+
+    /// The model with which a job begins: that of the weights that the job names.
+    ///
+    /// # Errors
+    /// If the job draws parameters, or as [`Subject::of`].
+    pub fn of_job(named: &JobArgs, network: Option<&Path>, limits: &Limits) -> Result<Subject, Failure> {
+        let (files, (text, job)) = (named.files()?, read_job(&named.job)?);
+        let program = read_program(&files, &job)?.0;
+        let network = network_of(Some(network), (&job, &program), || beside(&files, &job, &program))?;
+        limits.check("the model", state_bytes(&program.state()).saturating_mul(2))?;
+        if job.reinitialized().is_ok_and(|drawn| !drawn.is_empty()) {
+            let why = "the job draws parameters from its seed, which depends on its data: train it, and name the run";
+            return Err(Failure::new(Exit::Usage, why));
+        }
+        // Nothing is drawn, so that the key makes no difference.
+        let Some((mut model, _)) = initial::of_job(&job, &program, &files, [0; 2])? else {
+            let why = "the job begins from its seed: train it, and name the run";
+            return Err(Failure::new(Exit::Usage, why));
+        };
+        model.truncate(program.released());
+        let folder = named.job.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new(".")).to_path_buf();
+        let weights = Weights { folder, files, text, job, program };
+        let whose = "the weights that the job names".into();
         Ok(Subject { source: Source::Files(Box::new(weights)), network, model, whose })
     }
 

@@ -8,16 +8,18 @@ use serde_json::json;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::job::JobArgs;
 use crate::cli::args::limits::Limits;
-use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
+use crate::cli::args::predicted::upload;
+use crate::cli::args::subject::Subject;
+use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::{bytes_of, words_from_bytes};
 use tiebreak_contract::program::graph::TensorType;
 use tiebreak_contract::program::models::{BatchTensor, Model};
 use tiebreak_contract::program::products::ProductTable;
-use tiebreak_contract::program::step::{Program, StateTensor, inference_graph, state_bytes};
-use tiebreak_job::{Job, ModelJob};
+use tiebreak_contract::program::step::inference_graph;
+use tiebreak_run::predict::Predictor;
+use tiebreak_run::run::RunError;
 use tiebreak_run::run::arrays::{self, Array, FloatType};
-use tiebreak_run::run::{RunError, initial, read_job, read_program, state_files};
 
 /// Write a model's outputs before softmax, in evaluation: no dropout, running averages.
 #[derive(clap::Args)]
@@ -43,6 +45,11 @@ pub struct Args {
     /// Digits of all products, 1 to 4, in place of the job's.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=4))]
     digits: Option<u8>,
+    /// Network file of a program from a file, as tiebreak.capture writes it.
+    ///
+    /// The network has to give the job's program. The default is the file that the run keeps, or that the job names.
+    #[arg(long, value_name = "FILE")]
+    network: Option<PathBuf>,
     /// Second folder whose files a job may name, besides its own folder.
     #[arg(long, value_name = "DIR")]
     data_root: Option<PathBuf>,
@@ -52,8 +59,9 @@ pub struct Args {
     limits: Limits,
 }
 
-/// The model, and canonical bytes of its parameters and buffers.
-fn state(args: &Args) -> Result<(ModelJob, Program, Vec<Vec<u8>>), Failure> {
+/// The model, with its parameters and buffers.
+fn subject(args: &Args) -> Result<Subject, Failure> {
+    let network = args.network.as_deref();
     if args.model.is_dir() || tiebreak_remote::is_address(&args.model) {
         if args.data_root.is_some() {
             return Err(Failure::new(
@@ -61,121 +69,107 @@ fn state(args: &Args) -> Result<(ModelJob, Program, Vec<Vec<u8>>), Failure> {
                 "--data-root is for jobs: a run names no files beyond its own",
             ));
         }
-        let run = args.limits.open(&args.model)?;
-        let model = model_of(run.job())?.clone();
-        let (_, mut files, table) = state_files::open(&run, args.step)?;
-        run.within_memory("the model", run.state_memory())?;
-        let released = &table[..run.program().released()];
-        let state = released.iter().map(|tensor| files.tensor(tensor)).collect::<Result<_, _>>()?;
-        return Ok((model, run.computation.program, state));
+        return Subject::of_state(&args.model, network, args.step, &args.limits);
     }
     if args.step.is_some() {
         return Err(Failure::new(Exit::Usage, "--step is for runs: a job has no checkpoints"));
     }
-    let named = JobArgs { job: args.model.clone(), data_root: args.data_root.clone() };
-    let (files, (_, job)) = (named.files()?, read_job(&args.model)?);
-    let (program, _) = read_program(&files, &job)?;
-    args.limits.check("the model", 2 * state_bytes(&program.state()))?;
-    if job.reinitialized().is_ok_and(|drawn| !drawn.is_empty()) {
-        let why =
-            "the job draws parameters from its seed, which depends on its data: train it, and name the run";
-        return Err(Failure::new(Exit::Usage, why));
+    let job = JobArgs { job: args.model.clone(), data_root: args.data_root.clone() };
+    Subject::of_job(&job, network, &args.limits)
+}
+
+/// The texts of a model whose samples may be shorter than its context.
+struct Texts {
+    /// The fewest positions.
+    least: usize,
+    /// The token behind a shorter text.
+    filler: u32,
+}
+
+impl Texts {
+    /// Those of a model with logits at each position of a text; `None` for other models.
+    fn of(subject: &Subject, context: usize) -> Option<Texts> {
+        // Later positions change nothing before them; those of an encoder have to be padding, or none.
+        if subject.writer().is_ok() {
+            return Some(Texts { least: 1, filler: 0 });
+        }
+        match subject.job().model().map(|job| &job.model) {
+            Some(Model::Bert(bert)) if bert.classes.is_none() => Some(match bert.padding {
+                Some(filler) => Texts { least: 1, filler },
+                None => Texts { least: context, filler: 0 },
+            }),
+            _ => None,
+        }
     }
-    // Nothing is drawn, so that the key makes no difference.
-    let Some((mut state, _)) = initial::of_job(&job, &program, &files, [0; 2])? else {
-        return Err(Failure::new(Exit::Usage, "the job begins from its seed: train it, and name the run"));
-    };
-    state.truncate(program.released());
-    Ok((model_of(&job)?.clone(), program, state))
 }
 
-fn model_of(job: &Job) -> Result<&ModelJob, Failure> {
-    let why =
-        "the program is a file, which does not say where logits are; only jobs of a model kind have them";
-    job.model().ok_or_else(|| {
-        Failure::new(Exit::Usage, why)
-            .help("`tiebreak predict RUN --logits FILE` writes those of whole samples")
-    })
-}
-
-/// Samples as the graph takes them, and the rows of their logits that are kept.
+/// Samples as the graph takes them.
 struct Samples {
-    /// Words of each sample, filled up with zeros: [samples][...].
+    /// Words of each sample, filled up: [samples][...].
     words: Vec<Vec<u32>>,
-    /// Rows of a sample's logits that are kept.
-    rows: usize,
-}
-
-/// True for models with logits at each position of a text.
-fn of_text(model: &Model) -> bool {
-    match model {
-        Model::Gpt(_) | Model::Llama(_) => true,
-        Model::Bert(bert) => bert.classes.is_none(),
-        _ => false,
-    }
+    /// The rows of a sample's logits that are kept, if the model takes shorter samples.
+    rows: Option<usize>,
 }
 
 /// Cuts the inputs into samples, after checking that the model takes them.
-fn samples(model: &Model, wanted: &BatchTensor, array: &Array) -> Result<Samples, String> {
-    let (ty, TensorType { dtype, shape }) = (wanted.ty(), &array.ty);
-    let is_text = of_text(model);
-    // Later positions change nothing before them; those of an encoder have to be padding, or none.
-    let (least, filler) = match model {
-        Model::Bert(bert) => (bert.padding.map_or(wanted.shape[0], |_| 1), bert.padding.unwrap_or(0)),
-        _ => (1, 0),
-    };
-    let rows = if is_text { shape.last().copied().unwrap_or(0) } else { 1 };
-    let fits = match is_text {
-        true => shape.len() <= 2 && (least..=wanted.shape[0]).contains(&rows),
-        false => shape.len() == wanted.shape.len() && shape[1..] == wanted.shape[1..],
+fn samples(texts: Option<&Texts>, wanted: &BatchTensor, array: &Array) -> Result<Samples, String> {
+    let (whole, TensorType { dtype, shape }) = (wanted.ty().len(), &array.ty);
+    let of_one = if wanted.shape.len() > 1 && wanted.shape[0] == 1 { 1 } else { 0 };
+    let due = &wanted.shape[of_one..];
+    let positions = shape.last().copied().unwrap_or(0) as usize;
+    let fits = match texts {
+        Some(texts) => shape.len() <= 2 && (texts.least..=whole).contains(&positions),
+        None => shape.get(1..) == Some(due),
     };
     if !fits || *dtype != wanted.dtype {
-        let most = wanted.shape[0];
-        let text = match least == most {
-            true => format!("[samples, {most} positions]; a job with model.padding takes shorter texts"),
-            false => format!("[samples, {least} to {most} positions]"),
+        let due = match texts {
+            Some(texts) if texts.least == whole => {
+                format!("[samples, {whole} positions]; a job with model.padding takes shorter texts")
+            }
+            Some(texts) => format!("[samples, {} to {whole} positions]", texts.least),
+            None => format!("[samples{}]", due.iter().map(|size| format!(", {size}")).collect::<String>()),
         };
-        let sizes: String = wanted.shape[1..].iter().map(|size| format!(", {size}")).collect();
-        let others = format!("[samples{sizes}]");
-        let due = if is_text { text } else { others };
         return Err(format!("it holds {dtype:?} {shape:?}; the model takes {:?} {due}", wanted.dtype));
     }
     let words = words_from_bytes(*dtype, &array.bytes);
     if wanted.dtype == DType::U32 && words.iter().any(|&word| word >= wanted.below) {
         return Err(format!("a number is {} or more, which the model has no class for", wanted.below));
     }
-    let each = if is_text { rows as usize } else { ty.len() };
+    let each = if texts.is_some() { positions } else { whole };
+    let filler = texts.map_or(0, |texts| texts.filler);
     let filled = |sample: &[u32]| {
         let mut sample = sample.to_vec();
-        sample.resize(ty.len(), filler);
+        sample.resize(whole, filler);
         sample
     };
-    Ok(Samples { words: words.chunks_exact(each.max(1)).map(filled).collect(), rows: rows as usize })
+    let rows = texts.map(|_| positions);
+    Ok(Samples { words: words.chunks_exact(each.max(1)).map(filled).collect(), rows })
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
-    let (job, program, state) = state(&args)?;
-    let arrays = arrays::read(&args.inputs)?;
+    let subject = subject(&args)?;
+    let arrays = arrays::read(&args.inputs).map_err(named)?;
     let [array] = &arrays[..] else {
         return Err(RunError::invalid(&args.inputs, "a file of one array is wanted").into());
     };
-    let batch = job.model.batch(1);
-    let samples =
-        samples(&job.model, &batch[0], array).map_err(|why| RunError::invalid(&args.inputs, why))?;
-    let products = args.digits.map_or_else(|| job.products.clone(), ProductTable::uniform);
+    let (of_model, job) = (subject.of_model(), subject.job());
+    let (network, batch) = (of_model.network(), of_model.network().batch(1));
+    let texts = Texts::of(&subject, batch[0].ty().len());
+    let samples = samples(texts.as_ref(), &batch[0], array);
+    let samples = samples.map_err(|why| RunError::invalid(&args.inputs, why))?;
+    let needed = Predictor::memory(job, of_model, 1).map_err(|why| Failure::new(Exit::Usage, why))?;
+    args.limits.check("the logits of a sample", needed.saturating_add(subject.bytes()))?;
+    let products = args.digits.map_or_else(|| of_model.products().clone(), ProductTable::uniform);
     let mut engine = open_exact(&args.engine)?;
     let engine = engine.as_mut();
-    let graph = engine.compile(Arc::new(inference_graph(&*job.model, &products, 1)))?;
-    let mut fixed = Vec::new();
-    let table: Vec<StateTensor> = program.state();
-    for (tensor, bytes) in table.iter().zip(&state) {
-        fixed.push(engine.upload(&tensor.ty(), bytes)?);
-    }
+    let graph = engine.compile(Arc::new(inference_graph(network, &products, 1)))?;
+    let fixed = upload(engine, &subject)?;
     let words = |engine: &mut dyn tiebreak_engine::Engine, ty: &TensorType, words: &[u32]| {
         engine.upload(ty, &bytes_of(words))
     };
     let scalar = |dtype, len: u32| TensorType { dtype, shape: vec![len] };
+    let all = network.labels_per_sample() as usize;
     let mut logits = Vec::new();
     let bar = printer.bar(samples.words.len() as u64, "samples");
     for (done, sample) in (1u64..).zip(&samples.words) {
@@ -188,14 +182,20 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
         }
         let outputs = engine.run(&graph, &inputs, None)?;
         let bytes = engine.download(&outputs[0])?;
-        let kept = samples.rows * bytes.len() / job.model.labels_per_sample() as usize;
+        let kept = samples.rows.unwrap_or(all) * (bytes.len() / all);
         logits.extend_from_slice(&bytes[..kept]);
         bar.set_position(done);
         bar.set_message("");
+        if bar.wish().is_break() {
+            return Err(Failure::new(Exit::Undecided, "the logits were stopped before the last sample"));
+        }
     }
     bar.finish_and_clear();
     let mut shape = array.ty.shape.clone();
-    shape.truncate(if of_text(&job.model) { 2 } else { 1 });
+    shape.truncate(if samples.rows.is_some() { 2 } else { 1 });
+    if samples.rows.is_none() && all > 1 {
+        shape.push(all as u32);
+    }
     let rows: usize = shape.iter().map(|&d| d as usize).product();
     shape.push((logits.len() / 4 / rows.max(1)) as u32);
     let array = Array { name: "logits".into(), ty: TensorType { dtype: DType::F32, shape }, bytes: logits };

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::view::escape::{Characters, prose};
+use crate::cli::view::escape::{Characters, one_line, prose};
 use crate::cli::view::report::{Exit, Failure};
 use tiebreak_dispute::answer::TokenizerParts;
 use tiebreak_job::Job;
@@ -14,6 +14,8 @@ use tiebreak_run::run::companions::Companions;
 pub enum Alphabet {
     /// Each is a byte.
     Bytes,
+    /// They are shown as numbers, and each id of the model may be written.
+    Ids,
     /// Each is a token.
     #[cfg(feature = "tokenizer")]
     Tokens(Box<super::tokens::Tokens>),
@@ -77,6 +79,9 @@ impl Alphabet {
     pub fn ids(&self, text: &str) -> Result<Vec<u32>, Failure> {
         match self {
             Alphabet::Bytes => Ok(text.bytes().map(u32::from).collect()),
+            Alphabet::Ids => {
+                text.split([' ', ',', '\t', '\n']).filter(|id| !id.is_empty()).map(id_of).collect()
+            }
             #[cfg(feature = "tokenizer")]
             Alphabet::Tokens(tokens) => tokens.ids(text),
         }
@@ -90,6 +95,7 @@ impl Alphabet {
     fn has(&self, id: u32) -> bool {
         match self {
             Alphabet::Bytes => id < 256,
+            Alphabet::Ids => true,
             #[cfg(feature = "tokenizer")]
             Alphabet::Tokens(tokens) => tokens.has(id),
         }
@@ -98,7 +104,7 @@ impl Alphabet {
     /// The ids with which a text ends, which are none of its own.
     pub fn ends(&self) -> &[u32] {
         match self {
-            Alphabet::Bytes => &[],
+            Alphabet::Bytes | Alphabet::Ids => &[],
             #[cfg(feature = "tokenizer")]
             Alphabet::Tokens(tokens) => &tokens.parts.ends,
         }
@@ -112,7 +118,7 @@ impl Alphabet {
     /// What the tokenizer's digest is made of; `None` over bytes.
     pub fn parts(&self) -> Option<&TokenizerParts> {
         match self {
-            Alphabet::Bytes => None,
+            Alphabet::Bytes | Alphabet::Ids => None,
             #[cfg(feature = "tokenizer")]
             Alphabet::Tokens(tokens) => Some(&tokens.parts),
         }
@@ -130,6 +136,7 @@ impl Alphabet {
                 let bytes: Vec<u8> = ids[given..].iter().map(|&id| id as u8).collect();
                 Ok(String::from_utf8_lossy(&bytes).into_owned())
             }
+            Alphabet::Ids => Ok(ids[given..].iter().map(|id| format!(" {id}")).collect()),
             #[cfg(feature = "tokenizer")]
             Alphabet::Tokens(tokens) => tokens.after(ids, given),
         }
@@ -145,6 +152,14 @@ impl Alphabet {
         let (characters, shown) = (Characters::default(), String::new());
         Written { alphabet: self, prompt: prompt.into(), given: ids.len(), ids, characters, shown }
     }
+}
+
+/// A number of a prompt of ids.
+fn id_of(word: &str) -> Result<u32, Failure> {
+    word.parse().map_err(|_| {
+        let why = format!("--ids: the prompt has {:?}, which is no token id", one_line(word));
+        Failure::new(Exit::Usage, why).help("give the ids as numbers, such as --ids --prompt '3 1 4'")
+    })
 }
 
 /// A text that is being written.

@@ -34,9 +34,17 @@ impl<'j> Speaker<'j> {
         tokenizer: Option<&Path>,
         kept: impl FnOnce() -> Result<(PathBuf, Companions), Failure>,
     ) -> Result<Speaker<'j>, Failure> {
-        let alphabet = Arc::new(Alphabet::of(job, classes, tokenizer, kept)?);
+        Ok(Speaker::with(Alphabet::of(job, classes, tokenizer, kept)?, (writer, classes), table))
+    }
+
+    /// The model whose ids mean what an alphabet says.
+    pub fn with(
+        alphabet: Alphabet,
+        (writer, classes): (Writer<'j>, u32),
+        table: Vec<StateTensor>,
+    ) -> Speaker<'j> {
         let known = alphabet.known(classes);
-        Ok(Speaker { writer, classes, alphabet, known, table })
+        Speaker { writer, classes, alphabet: Arc::new(alphabet), known, table }
     }
 
     /// The model with these weights.

@@ -29,6 +29,7 @@ impl Chats {
             Alphabet::Bytes => {
                 Err("the model is over bytes, and only a tokenizer has a chat template".into())
             }
+            Alphabet::Ids => Err("the prompt is token ids, which no template makes".into()),
             #[cfg(feature = "tokenizer")]
             Alphabet::Tokens(tokens) => {
                 let bounds = Bounds { seconds: SECONDS, help: "shorten the messages" };

@@ -29,7 +29,7 @@ pub struct Attributes {
     pub p: f32,
     /// The dropout's number in the model, one of the Philox counter's words.
     pub number: u32,
-    /// The addend of the denominator, of `layer_norm`, `rms_norm`, `batch_norm` and `adamw`.
+    /// The addend of the denominator, of `layer_norm`, `rms_norm`, `group_norm`, `batch_norm` and `adamw`.
     pub epsilon: f32,
     /// The base of the frequencies of `rotary`.
     pub theta: f32,

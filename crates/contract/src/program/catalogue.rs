@@ -183,6 +183,13 @@ pub const OPERATORS: &[Operator] = &[
         rms_norm
     ),
     operator!(
+        "group_norm",
+        "normalisation of groups of channels of each sample (--groups, --epsilon)",
+        &[input("x", "B H W C"), input("gain", "C"), input("bias", "C")],
+        gradient,
+        |b, i, a| out(operators::group_norm(b, [i[0], i[1], i[2]], a.groups, a.epsilon)?)
+    ),
+    operator!(
         "batch_norm",
         "batch normalisation (--epsilon), and the columns' moments",
         &[input("x", "B H W C"), input("gain", "C"), input("bias", "C")],

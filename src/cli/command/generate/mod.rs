@@ -12,6 +12,7 @@ use crate::cli::args::limits::Limits;
 use crate::cli::args::random::random;
 use crate::cli::args::salted::SaltedArgs;
 use crate::cli::args::subject::{Subject, no_language_model};
+use crate::cli::view::alphabet::Alphabet;
 use crate::cli::view::answering::Speaker;
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
@@ -188,6 +189,21 @@ fn write_trace(
     Ok(answerer.traces_root(receipt, &trace))
 }
 
+/// The model, and the meaning of its ids.
+fn speaker<'a>(args: &Args, subject: &'a Subject) -> Result<Speaker<'a>, Failure> {
+    let ((writer, classes), kept) = (subject.writer()?, || subject.companions());
+    if args.prompt.ids {
+        return Ok(Speaker::with(Alphabet::Ids, (writer, classes), subject.table()));
+    }
+    let job = (subject.job(), writer, classes);
+    Speaker::of(job, subject.table(), args.tokenizer.as_deref(), kept).map_err(|why| match why.exit {
+        Exit::Usage if why.help.is_none() => {
+            why.help("--ids takes the prompt as token ids, without a tokenizer")
+        }
+        _ => why,
+    })
+}
+
 /// Refuses a receipt that would be too long.
 fn bounded(args: &Args, prompt: &[u32]) -> Result<(), Failure> {
     let longest = prompt.len().saturating_add(args.length as usize);
@@ -203,9 +219,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let key = args.key.as_deref().map(read_private).transpose()?;
     let subject = Subject::answering(&args.run, args.model(), args.step, &args.limits)?;
-    let ((writer, classes), kept) = (subject.writer()?, || subject.companions());
-    let speaker =
-        Speaker::of((subject.job(), writer, classes), subject.table(), args.tokenizer.as_deref(), kept)?;
+    let speaker = speaker(&args, &subject)?;
     args.limits.check("an answer", subject.bytes().saturating_add(speaker.memory()))?;
     let answerer = speaker.answerer(&subject.model);
     let sampling = sampling(printer, &args)?;
@@ -222,11 +236,19 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let goes_on = |text: &str| printer.json || printer.piece(text) || args.receipt.is_some();
     let mut open = args.prompt.is_chat() || goes_on(&written.begin());
     let mut answer = Answer::new(sampling, args.length, args.receipt.is_some());
+    // A bar is for programs that call: people see the text itself.
+    let bar = printer.json.then(|| printer.bar(args.length.into(), "tokens"));
     while open && !answer.is_whole() {
         let row = decoder.logits(&written.ids)?;
         let taken = answer.take(&answerer, &row).map_err(|why| Failure::new(Exit::Undecided, why))?;
         if let Some(id) = taken {
             open = goes_on(&written.push(id)?);
+        }
+        if let Some(bar) = &bar {
+            bar.advance();
+            if bar.wish().is_break() {
+                return Err(Failure::new(Exit::Undecided, "the answer was stopped before its last token"));
+            }
         }
     }
     drop(decoder);

@@ -21,6 +21,11 @@ pub struct PromptArgs {
     /// Without the option the text is one line end.
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["message", "chat"])]
     prompt: Option<String>,
+    /// Take the prompt as token ids, such as '3 1 4', and write ids.
+    ///
+    /// No tokenizer is read: each id of the model may be written, and none ends the text. A receipt names the tokenizer, so none is written.
+    #[arg(long, requires = "prompt", conflicts_with_all = ["tokenizer", "receipt"], hide_short_help = true)]
+    pub ids: bool,
     /// Message of a user, which the model answers.
     ///
     /// The chat template of the model's tokenizer makes the prompt of it. The command prints the answer alone.

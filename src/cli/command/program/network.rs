@@ -87,7 +87,7 @@ model also holds names and wording, which that digest leaves open. No record com
 | what | where the file is |
 |---|---|
 | `[evaluation]` of a job | named by the job: `network = "FILE"`; the run keeps a copy, `network.json` |
-| `tiebreak eval`, `predict`, `generate`, `serve-model`, `receipt check` and `verdict disclose` of a run | named by `--network FILE`; without the option the copy that the run keeps |
+| `tiebreak eval`, `predict`, `logits`, `generate`, `serve-model`, `receipt check` and `verdict disclose` of a run | named by `--network FILE`; without the option the copy that the run keeps |
 | the same of weights with `--job JOB` | named by `--network FILE`; without the option the file that the job names |
 
 An evaluation is that of [ARITHMETIC.md](ARITHMETIC.md#86-evaluation):

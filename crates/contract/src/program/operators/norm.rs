@@ -1,14 +1,15 @@
-//! layer_norm.v1 (Ba, Kiros and Hinton, 2016) and rms_norm.v1 (Zhang and Sennrich, 2019) over the last dimension, and
-//! batch_norm.v1 over all others (Ioffe and Szegedy, 2015).
+//! layer_norm.v1 (Ba, Kiros and Hinton, 2016) and rms_norm.v1 (Zhang and Sennrich, 2019) over the last dimension, batch_norm.v1 over all
+//! others (Ioffe and Szegedy, 2015), and group_norm over groups of channels (Wu and He, 2018).
 //!
-//! The first and the last take two passes: the mean first, then the squares of the distances from it.
+//! All but rms_norm take two passes: the mean first, then the squares of the distances from it.
 
+use super::activation::gain;
+use super::grouped::add_bias;
 use super::moments::Moments;
-
 use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::expr::{Body, BodyWriter, Reg};
-use crate::program::graph::TensorId;
+use crate::program::graph::{TensorId, View};
 
 fn binary(name: &'static str, f: fn(&mut BodyWriter, Reg, Reg) -> Reg) -> Body {
     Body::new(name, |w| {
@@ -44,9 +45,8 @@ fn affine(name: &'static str) -> Body {
     })
 }
 
-/// x [.., C], gain [C], bias [C] -> [.., C]: xhat * gain + bias, with xhat = d * rstd, d = x - sum(x)/C and
-/// rstd = 1 / sqrt(sum(d d)/C + epsilon). Divisions by C are divisions.
-pub fn layer_norm(b: &mut Builder, x: TensorId, gain: TensorId, bias: TensorId, epsilon: f32) -> TensorId {
+/// x [.., C] -> xhat = d * rstd and rstd, with d = x - sum(x)/C and rstd = 1 / sqrt(sum(d d)/C + epsilon). Divisions by C are divisions.
+fn standardised(b: &mut Builder, x: TensorId, epsilon: f32) -> [TensorId; 2] {
     let shape = b.shape(x);
     let mut column = shape.clone();
     let c = std::mem::replace(column.last_mut().expect("tensors have rank 1 or more"), 1);
@@ -60,29 +60,80 @@ pub fn layer_norm(b: &mut Builder, x: TensorId, gain: TensorId, bias: TensorId, 
     let dd = b.map(square(), &[d], &shape);
     let sum_dd = b.sum_last(dd);
     let rstd = b.map(reciprocal_deviation("layer_norm_rstd.v1", c as f32, epsilon), &[sum_dd], &column);
-    let xhat = b.map(binary("mul.v1", BodyWriter::mul), &[d, rstd], &shape);
+    [b.map(binary("mul.v1", BodyWriter::mul), &[d, rstd], &shape), rstd]
+}
+
+/// The gradient of x from that of xhat: rstd * ((dxhat - sum(dxhat)/C) - xhat * (sum(dxhat xhat)/C)).
+fn standardised_backward(b: &mut Builder, dxhat: TensorId, [xhat, rstd]: [TensorId; 2]) -> TensorId {
+    let shape = b.shape(xhat);
+    let c = *shape.last().expect("tensors have rank 1 or more");
+    let along = b.map(binary("mul.v1", BodyWriter::mul), &[dxhat, xhat], &shape);
+    let (s1, s2) = (b.sum_last(dxhat), b.sum_last(along));
+    let body = Body::new("layer_norm_backward.v1", |w| {
+        let (dxhat, xhat, s1, s2, rstd) = (w.input(0), w.input(1), w.input(2), w.input(3), w.input(4));
+        let c = w.f(c as f32);
+        let (m1, m2) = (w.div(s1, c), w.div(s2, c));
+        let centred = w.sub(dxhat, m1);
+        let projected = w.mul(xhat, m2);
+        let rest = w.sub(centred, projected);
+        w.mul(rstd, rest)
+    });
+    b.map(body, &[dxhat, xhat, s1, s2, rstd], &shape)
+}
+
+/// x [.., C], gain [C], bias [C] -> [.., C]: xhat * gain + bias, with xhat = d * rstd, d = x - sum(x)/C and
+/// rstd = 1 / sqrt(sum(d d)/C + epsilon). Divisions by C are divisions.
+pub fn layer_norm(b: &mut Builder, x: TensorId, gain: TensorId, bias: TensorId, epsilon: f32) -> TensorId {
+    let shape = b.shape(x);
+    let [xhat, rstd] = standardised(b, x, epsilon);
     let y = b.map(affine("layer_norm_affine.v1"), &[xhat, gain, bias], &shape);
     b.differentiable(y, move |b, dy| {
         let weighted = b.map(binary("mul.v1", BodyWriter::mul), &[dy, xhat], &shape);
         let dgain = b.sum_leading(weighted);
         let dbias = b.sum_leading(dy);
         let dxhat = b.map(binary("mul.v1", BodyWriter::mul), &[dy, gain], &shape);
-        let along = b.map(binary("mul.v1", BodyWriter::mul), &[dxhat, xhat], &shape);
-        let (s1, s2) = (b.sum_last(dxhat), b.sum_last(along));
-        // dx = rstd * ((dxhat - s1/C) - xhat * (s2/C))
-        let body = Body::new("layer_norm_backward.v1", |w| {
-            let (dxhat, xhat, s1, s2, rstd) = (w.input(0), w.input(1), w.input(2), w.input(3), w.input(4));
-            let c = w.f(c as f32);
-            let (m1, m2) = (w.div(s1, c), w.div(s2, c));
-            let centred = w.sub(dxhat, m1);
-            let projected = w.mul(xhat, m2);
-            let rest = w.sub(centred, projected);
-            w.mul(rstd, rest)
-        });
-        let dx = b.map(body, &[dxhat, xhat, s1, s2, rstd], &shape);
+        let dx = standardised_backward(b, dxhat, [xhat, rstd]);
         vec![(x, dx), (gain, dgain), (bias, dbias)]
     });
     y
+}
+
+/// x [B, H, W, C], gain [C], bias [C] -> [B, H, W, C]: xhat * gain + bias, where the channels of each of the `groups` of a sample, at all
+/// of its pixels, are one row of `standardised`.
+///
+/// # Errors
+/// If the groups do not divide the channels.
+pub(crate) fn group_norm(
+    b: &mut Builder,
+    [x, weight, bias]: [TensorId; 3],
+    groups: u32,
+    epsilon: f32,
+) -> Result<TensorId, String> {
+    let [samples, height, width, channels] = b.shape(x)[..] else { panic!("images are [B, H, W, C]") };
+    if groups == 0 || !channels.is_multiple_of(groups) {
+        return Err(format!("groups ({groups}) must divide the channels, {channels}"));
+    }
+    let (pixels, each) = (height * width, channels / groups);
+    let (images, rows) = ([samples, height, width, channels], [samples * groups, pixels * each]);
+    let to_rows = move |b: &mut Builder, tensor: TensorId| {
+        let dims = [samples, groups, pixels, each];
+        b.copy(View { tensor, offset: 0, dims, strides: [pixels * channels, each, channels, 1] }, &rows)
+    };
+    let to_images = move |b: &mut Builder, tensor: TensorId| {
+        let dims = [samples, pixels, groups, each];
+        b.copy(
+            View { tensor, offset: 0, dims, strides: [pixels * channels, each, pixels * each, 1] },
+            &images,
+        )
+    };
+    let turned = to_rows(b, x);
+    b.differentiable(turned, move |b, dy| vec![(x, to_images(b, dy))]);
+    let [xhat, rstd] = standardised(b, turned, epsilon);
+    b.differentiable(xhat, move |b, dy| vec![(turned, standardised_backward(b, dy, [xhat, rstd]))]);
+    let y = to_images(b, xhat);
+    b.differentiable(y, move |b, dy| vec![(xhat, to_rows(b, dy))]);
+    let scaled = gain(b, y, weight);
+    Ok(add_bias(b, scaled, bias))
 }
 
 /// x [.., C], gain [D] -> [.., C]: each of the `heads` parts of a row, which have D channels, becomes xhat * gain with xhat = part *

@@ -134,6 +134,7 @@ pub const NODE_KINDS: &[NodeKind] = &[
     kind("layer_norm", "layer normalisation over the last dimension", NORM, &["epsilon"], |b, _, i, a| Ok(operators::layer_norm(b, i[0], i[1], i[2], a.epsilon))),
     kind("rms_norm", "normalisation by the root of the mean square of the last dimension", &[input("x", ".. C"), input("gain", "C")], &["epsilon"], |b, _, i, a| Ok(operators::rms_norm(b, i[0], i[1], 1, a.epsilon))),
     kind("head_rms_norm", "each head by the root of its mean square", &[input("x", "N C"), input("gain", "D")], &["heads", "epsilon"], head_rms_norm),
+    kind("group_norm", "normalisation of each sample's groups of channels, over all of its pixels", &[input("x", "B H W C"), input("gain", "C"), input("bias", "C")], &["groups", "epsilon"], |b, _, i, a| operators::group_norm(b, [i[0], i[1], i[2]], a.groups, a.epsilon)),
     kind("batch_norm", "normalisation over all dimensions but the last, with running averages as buffers", NORM, &["epsilon"], norm_of_batch),
     kind("dropout", "dropout, with masks from Philox", X, &["p"], drop_some),
     kind("max_pool", "the greatest pixel of windows: [B, P, Q, C]", IMAGE, &["kernel", "stride", "padding"], |b, _, i, a| operators::max_pool(b, i[0], window(a)?)),

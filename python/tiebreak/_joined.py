@@ -1,0 +1,346 @@
+"""Channels that are chosen and joined: `cat`, `stack`, slices, `split` and other moves of activations, followed by the numbers of their elements.
+
+Where another operator takes such a tensor, each of its channels has to be a channel of one source, at the same positions or pixels, or a constant.
+Products with frozen matrices of zeros and ones choose the channels, and sums join them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+
+from ._cut import CUTS, position_of
+from ._mask import ELEMENTS_MAX, MOVED
+from ._matcher import Matcher, Refused, Value
+
+# Operators that put elements in other places, leave some out, or repeat them. The numbers of the elements go the same way.
+MOVES = (
+    "aten.narrow.default", "aten.select.int", "aten.unbind.int", "aten.split.Tensor", "aten.split_with_sizes.default", "aten.chunk.default",
+    "aten.tensor_split.sections", "aten.tensor_split.indices", "aten.hsplit.int", "aten.hsplit.array", "aten.flip.default", "aten.roll.default",
+    "aten.index_select.default", "aten.index.Tensor", "aten.repeat.default", "aten.repeat_interleave.self_int", "aten.channel_shuffle.default",
+    "aten.movedim.int", "aten.swapaxes.default", "aten.unflatten.int", "aten.tile.default",
+)  # fmt: skip
+FOLLOWED = {*MOVES, *MOVED, *(name for name in CUTS if name != "aten.glu.default"), "aten.transpose.int", "aten.permute.default"}
+VIEWED = {*MOVED} - {"aten.slice.Tensor", "aten.select.int", "aten.index.Tensor", "aten.repeat.default"}
+JOINS = ("aten.cat.default", "aten.stack.default", "aten.hstack.default")
+REDUCTIONS = {"aten.sum.dim_IntList": False, "aten.mean.dim": True}
+# A sum over more tensors than these is one over positions.
+PIECES_MAX = 64
+JOINED = "join and choose channels alone: dimension 1 of images [B, C, H, W], the last one of rows [.., C]"
+
+
+class Source(NamedTuple):
+    """A tensor of the network as rows of channels, or a constant, whose elements are known."""
+
+    name: Any
+    rows: int
+    channels: int
+    constant: Any = None
+
+
+class Joined(NamedTuple):
+    """Elements of several sources, by their numbers: those of the sources stand one behind the other."""
+
+    sources: Tuple[Source, ...]
+    # The height and the width of images; None for rows.
+    pixels: Optional[Tuple[int, int]]
+    at: Any
+    # The operator that chose or joined last.
+    node: Any
+
+
+class Column(NamedTuple):
+    """How the channels are made: for each source the matrix, and the operator that takes its rows; and constants, that are added."""
+
+    layout: str
+    parts: List[Tuple[Source, Any, Tuple[str, int]]]
+    constant: Any
+
+
+def begun(m: Matcher, x: Any, node: Any) -> Optional[Value]:
+    """A value as elements that can be followed; None if it is no activation and no constant."""
+    import torch
+
+    from ._whole import whole
+
+    if not isinstance(x, Value):
+        return None
+    if x.layout == "joined":
+        return x
+    if x.layout == "formula":
+        op, args, of = x.name
+        if op == "slice" and of not in m.whole and (followed := begun(m, args[0], node)) is not None:
+            return _of(followed, followed.name.at[..., args[1] : args[2]], node)
+        x = whole(m, x)
+    if math.prod(x.shape) > ELEMENTS_MAX:
+        raise Refused(f"it moves a tensor of the shape {list(x.shape)}, which is too large to be looked at", "give an example batch of fewer samples")
+    if x.layout == "constant" and x.name.is_floating_point():
+        at = torch.arange(math.prod(x.shape)).reshape(x.shape)
+        return Value(Joined((Source(None, 0, 0, x.name.flatten()),), None, at, node), "joined", x.shape)
+    if x.layout == "raw" and m.input_below is None:
+        x = x._replace(name=m.image(x), layout="image") if len(x.shape) == 4 else x._replace(name=m.rows(x), layout="rows")
+    if x.layout in ("patches", "pixel"):
+        x = x._replace(name=m.rows(x), layout="rows")
+    if x.layout not in ("rows", "split", "heads", "pooled", "image") or not isinstance(x.name, str):
+        return None
+    pixels, numbers, shape = None, torch.arange(math.prod(x.shape)), x.shape
+    if x.layout == "image":
+        pixels = shape[2:]
+        at, channels = numbers.reshape(shape[0], *pixels, shape[1]).permute(0, 3, 1, 2), shape[1]
+    elif x.layout == "heads":
+        samples, heads, positions, width = shape
+        at, channels = numbers.reshape(samples, positions, heads, width).transpose(1, 2), heads * width
+    else:
+        at, channels = numbers.reshape(shape), {"split": math.prod(shape[2:]), "pooled": shape[1]}.get(x.layout, shape[-1])
+    source = Source(x.name, math.prod(shape) // channels, channels)
+    return Value(Joined((source,), pixels, at, node), "joined", shape)
+
+
+def moved(m: Matcher, node: Any, x: Value, values: Dict[Any, Any]) -> Value:
+    """The value of an operator that moves or chooses elements of x. Its other arguments are constants."""
+    import torch
+
+    followed = begun(m, x, node)
+    if followed is None:
+        raise Refused(f"it takes a part of {list(x.shape)} ({x.layout})", JOINED)
+
+    def of(argument: Any) -> Any:
+        value = values[argument]
+        if value is x:
+            return followed.name.at
+        if isinstance(value, Value) and value.layout == "constant":
+            return value.name
+        raise Refused("it moves elements by numbers that are no constants", JOINED)
+
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), of)
+    made = node.target(*args, **kwargs)
+    # A refusal names what chose or joined, not the view behind it.
+    node = followed.name.node if str(node.target) in VIEWED else node
+    pieces = [_of(followed, at, node) for at in (made if isinstance(made, (list, tuple)) else [made])]
+    return Value(pieces, "pieces", x.shape) if isinstance(made, (list, tuple)) else pieces[0]
+
+
+def _of(x: Value, at: Any, node: Any) -> Value:
+    return Value(x.name._replace(at=at, node=node), "joined", tuple(at.shape))
+
+
+def computed(m: Matcher, node: Any, values: Dict[Any, Any]) -> Optional[Value]:
+    """The value of an operator that goes on with joined channels; None if it is another one, which takes them as a whole."""
+    tensors = [values[argument] for argument in node.all_input_nodes]
+    joined = [value for value in tensors if isinstance(value, Value) and value.layout == "joined"]
+    target = str(node.target)
+    if len(joined) != 1 or (target not in FOLLOWED and target not in REDUCTIONS):
+        return None
+    (x,) = joined
+    if target in REDUCTIONS:
+        return _reduced(m, node, x)
+    made = node.meta["val"]
+    # Pixels that become channels are those of a whole image.
+    if x.name.pixels is not None and not isinstance(made, (list, tuple)) and made.dim() < len(x.shape) and target not in ("aten.select.int", *MOVES):
+        if made.dim() < 4 and _plan(m, x) is not None:
+            return None
+    return moved(m, node, x, values)
+
+
+def joined(m: Matcher, node: Any, tensors: Sequence[Any], dim: int) -> Value:
+    """Tensors one behind the other along a dimension, or along a new one."""
+    import torch
+
+    followed = [begun(m, value, node) for value in tensors]
+    kinds = {value.name.pixels is None for value in followed if value and any(source.constant is None for source in value.name.sources)}
+    if None in followed or len(kinds) != 1:
+        raise Refused("it joins tensors that are no activations of one kind", JOINED)
+    sources: Dict[Any, Tuple[int, Source]] = {}
+    end, moved_to, pixels = 0, [], None
+    for value in followed:
+        at = value.name.at.clone()
+        pixels = pixels or value.name.pixels
+        begin = 0
+        for source in value.name.sources:
+            size = _size(source)
+            key = source.name if source.constant is None else id(source.constant)
+            if key not in sources:
+                sources[key] = (end, source)
+                end += size
+            inside = (value.name.at >= begin) & (value.name.at < begin + size)
+            at[inside] = value.name.at[inside] - begin + sources[key][0]
+            begin += size
+        moved_to.append(at)
+    join = torch.stack if "stack" in str(node.target) and "hstack" not in str(node.target) else torch.cat
+    at = join(moved_to, dim)
+    return Value(Joined(tuple(source for _, source in sources.values()), pixels, at, node), "joined", tuple(at.shape))
+
+
+def _size(source: Source) -> int:
+    return source.rows * source.channels if source.constant is None else source.constant.numel()
+
+
+def _reduced(m: Matcher, node: Any, x: Value) -> Optional[Value]:
+    """A sum or a mean of tensors that were stacked; None if it is one over positions or pixels."""
+    from ._whole import plus, times, where_of
+
+    dims = node.args[1] if isinstance(node.args[1], (list, tuple)) else [node.args[1]]
+    keeps = len(node.args) > 2 and node.args[2]
+    if len(dims) != 1 or keeps or "dtype" in node.kwargs or x.shape[dims[0]] > PIECES_MAX:
+        return None
+    pieces = [_of(x, at, node) for at in x.name.at.unbind(dims[0])]
+    if any(_plan(m, piece) is None for piece in pieces):
+        return None
+    m.where = where_of(node)
+    total, *others = (_made(m, piece) for piece in pieces)
+    for other in others:
+        total = plus(m, total, other, node)
+    return times(m, total, 1 / len(pieces), node) if REDUCTIONS[str(node.target)] else total
+
+
+def settled(m: Matcher, node: Any, x: Value) -> Value:
+    """The value of a node as the network's rows or images."""
+    if node not in m.whole:
+        m.whole[node] = _made(m, x)
+    return m.whole[node]
+
+
+def channel_dim(x: Value) -> int:
+    """The dimension of PyTorch's tensor that has the channels."""
+    return 1 if x.layout in ("image", "pooled") or (x.layout == "raw" and len(x.shape) == 4) else len(x.shape) - 1
+
+
+def slices(m: Matcher, x: Value, start: int, end: int, node: Any) -> Value:
+    """Some channels of heads, or of rows, as a whole."""
+    followed = begun(m, x, node)
+    if followed is None:
+        raise Refused(f"it takes a part of {list(x.shape)} ({x.layout})", JOINED)
+    return _made(m, _of(followed, followed.name.at[..., start:end], node))
+
+
+def whole_of(m: Matcher, tensors: Sequence[Any], dim: int, node: Any) -> Value:
+    """Tensors that are joined, as a whole."""
+    return _made(m, joined(m, node, tensors, dim))
+
+
+def padded(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
+    """`F.pad` of channels."""
+    import torch
+
+    x, pads = a["self"], list(a["pad"])
+    place = 2 * (len(x.shape) - 1 - channel_dim(x))
+    fits = a.get("mode", "constant") == "constant" and all(count == 0 or number in (place, place + 1) for number, count in enumerate(pads)) and min(pads) >= 0
+    if not fits:
+        raise Refused(f"it pads {pads} of {list(x.shape)}", "give the convolution padding, as one number; channels alone are padded by F.pad")
+    sides = []
+    for number in (place, place + 1):
+        shape = list(x.shape)
+        shape[channel_dim(x)] = pads[number] if number < len(pads) else 0
+        sides.append(Value(torch.full(shape, float(a["value"] or 0)), "constant", tuple(shape)))
+    full = [value for value in (sides[0], x, sides[1]) if 0 not in value.shape]
+    return x if len(full) == 1 else joined(m, out, full, channel_dim(x))
+
+
+def _made(m: Matcher, x: Value) -> Value:
+    plan = _plan(m, x)
+    if plan is None:
+        why = f"it makes {list(x.shape)}, whose channels are not channels of activations at the same positions, or not as rows, heads or images have them"
+        raise Refused(why, JOINED, x.name.node)
+    from ._whole import where_of
+
+    names, m.where = [], where_of(x.name.node)
+    for source, matrix, (operator, number) in plan.parts:
+        name = source.name
+        if operator == "avg_pool":
+            name = m.node("avg_pool", name, tail="pixels", kernel=1, stride=number, padding=0)
+        elif operator:
+            name = m.node(operator, name)
+        if matrix is not None and x.name.pixels is not None:
+            kind = "conv2d" if m.convolution == 1 else "conv2d_v2"
+            name = m.node(kind, name, m.constant(matrix[:, None, None]), tail="channels", stride=1, padding=0)
+        elif matrix is not None:
+            name = m.node("matmul", name, m.constant(matrix), tail="channels")
+        names.append(name)
+    made = names[0]
+    for name in names[1:]:
+        made = m.node("residual", made, name, tail="join")
+    if plan.constant is not None:
+        made = m.node("bias", made, m.constant(plan.constant), tail="constants")
+    return Value(made, plan.layout, x.shape)
+
+
+def _plan(m: Matcher, x: Value) -> Optional[Column]:
+    """How the channels are made; None if they are not."""
+    for layout, at in _orders(x):
+        if (found := _columns(m, x.name, layout, at)) is not None:
+            return found
+    return None
+
+
+def _orders(x: Value) -> Iterator[Tuple[str, Any]]:
+    """The layouts that elements may have, each with the elements as rows of channels."""
+    at, shape = x.name.at, x.shape
+    if not shape or 0 in shape:
+        return
+    if x.name.pixels is not None:
+        if len(shape) == 4:
+            yield "image", at.permute(0, 2, 3, 1).flatten(0, 2)
+        return
+    if len(shape) > 1:
+        yield "rows", at.reshape(-1, shape[-1])
+    if len(shape) == 4:
+        yield "split", at.flatten(2).flatten(0, 1)
+        yield "heads", at.transpose(1, 2).flatten(2).flatten(0, 1)
+        if shape[2:] == (1, 1):
+            yield "pooled", at.flatten(1)
+
+
+def _columns(m: Matcher, of: Joined, layout: str, at: Any) -> Optional[Column]:
+    import torch
+
+    count, width = at.shape
+    ends = torch.tensor([_size(source) for source in of.sources]).cumsum(0)
+    owner = torch.bucketize(at.contiguous(), ends, right=True)
+    if not bool((owner == owner[:1]).all()):
+        return None
+    parts: List[Tuple[Source, Any, Tuple[str, int]]] = []
+    constants = np.zeros(width, dtype=np.float32)
+    for number, source in enumerate(of.sources):
+        mine = (owner[0] == number).nonzero().flatten()
+        if not len(mine):
+            continue
+        local = at[:, mine] - (int(ends[number]) - _size(source))
+        if source.constant is not None:
+            found = source.constant[local]
+            if not bool((found == found[:1]).all()):
+                return None
+            constants[mine.numpy()] = found[0].float().numpy()
+            continue
+        rows, columns = local // source.channels, local % source.channels
+        if not bool((columns == columns[:1]).all()) or not bool((rows == rows[:, :1]).all()):
+            return None
+        taken = _taken(m, of, source, rows[:, 0], count)
+        if taken is None:
+            return None
+        matrix = np.zeros((width, source.channels), dtype=np.float32)
+        matrix[mine.numpy(), columns[0].numpy()] = 1
+        whole = width == source.channels and np.array_equal(matrix, np.eye(width, dtype=np.float32))
+        parts.append((source, None if whole else matrix, taken))
+    if not parts:
+        return None
+    return Column(layout, parts, constants if constants.any() else None)
+
+
+def _taken(m: Matcher, of: Joined, source: Source, rows: Any, count: int) -> Optional[Tuple[str, int]]:
+    """The operator that takes these rows of a source, with its number: none for all of them in order."""
+    import torch
+
+    if of.pixels is None:
+        operator = position_of(rows.tolist(), source.rows, m.batch)
+        return None if operator is None else (operator, 0)
+    if count == source.rows and bool((rows == torch.arange(count)).all()):
+        return "", 1
+    height, width = of.pixels
+    images = source.rows // (height * width)
+    numbers = torch.arange(source.rows).reshape(images, height, width)
+    for stride in range(2, max(height, width) + 1):
+        if (every := numbers[:, ::stride, ::stride].flatten()).numel() == count:
+            return ("avg_pool", stride) if bool((every == rows).all()) else None
+    return None
