@@ -2,7 +2,7 @@
 //! the group that is wanted.
 
 use std::collections::HashMap;
-use std::io::{self, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,8 +10,10 @@ use tiebreak_record::commit::multiproof;
 use tiebreak_record::commit::salted_file::FileSalts;
 use tiebreak_record::commit::tensor::{Hash, SLICE_BYTES, piece_value};
 
-use super::manifest::{GROUP_BYTES, GROUP_SLICES, GroupTree, Source};
-
+/// Bytes of a group, a subtree of BLAKE3's tree, which a file's tree has the value of.
+pub(crate) const GROUP_BYTES: usize = 64 * 1024;
+/// Slices of a group.
+pub(crate) const GROUP_SLICES: usize = GROUP_BYTES / SLICE_BYTES;
 /// Bytes of a piece. Vector instructions hash as many of BLAKE3's chunks at once, so a smaller piece takes no less time.
 const PIECE_BYTES: usize = 16 * 1024;
 const PIECE_SLICES: usize = PIECE_BYTES / SLICE_BYTES;
@@ -32,11 +34,17 @@ pub(super) enum Unread {
     Io(io::Error),
 }
 
+/// A source of a file's bytes.
+pub trait Source: Read + Seek + Send {}
+
+impl<T: Read + Seek + Send> Source for T {}
+
 /// A source of a file's bytes with what was read of it.
 pub(super) struct Checked {
     source: Box<dyn Source>,
     bytes: u64,
-    tree: GroupTree,
+    /// The values of the file's groups.
+    tree: Vec<Hash>,
     salts: Option<FileSalts>,
     /// Pieces by number. When `fresh` has half of the memory, it takes the turn of `before`: what nobody asked for in between is lost.
     fresh: HashMap<usize, Arc<Vec<u8>>>,
@@ -54,7 +62,7 @@ impl Checked {
     pub(super) fn new(
         source: Box<dyn Source>,
         bytes: u64,
-        tree: GroupTree,
+        tree: Vec<Hash>,
         salts: Option<FileSalts>,
     ) -> Checked {
         Checked {
@@ -77,7 +85,7 @@ impl Checked {
     }
 
     /// The values of the file's groups.
-    pub(super) fn tree(&self) -> &GroupTree {
+    pub(super) fn tree(&self) -> &[Hash] {
         &self.tree
     }
 
@@ -133,13 +141,13 @@ impl Checked {
     pub(super) fn group(&mut self, number: usize) -> Result<Arc<Vec<u8>>, Unread> {
         let (range, bytes) = self.read(number, GROUP_BYTES)?;
         let values = self.piece_values(number * GROUP_PIECES, &bytes);
-        let value = match (&self.salts, self.tree.0.len()) {
+        let value = match (&self.salts, self.tree.len()) {
             // The only group of a file is BLAKE3's root, and no subtree.
             (None, 1) => *blake3::hash(&bytes).as_bytes(),
             (None, _) => multiproof::subtree(multiproof::blake3, &values),
             (Some(_), _) => multiproof::subtree(multiproof::rfc6962, &values),
         };
-        if value != self.tree.0[number] {
+        if value != self.tree[number] {
             return Err(Unread::Changed(range));
         }
         if self.known.len() < self.known_max {
@@ -190,12 +198,8 @@ impl Checked {
     }
 }
 
-/// [`GROUP_SLICES`] is the unit of proofs, and a group is whole pieces.
-const _: () = assert!(GROUP_SLICES == GROUP_PIECES * PIECE_SLICES);
-
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Seek};
     use std::sync::Mutex;
 
     use tiebreak_record::commit::salts::SaltKey;
@@ -237,8 +241,17 @@ mod tests {
         let contents: Vec<u8> = (0..len).map(|i| (i * 31 % 251) as u8).collect();
         let salts = hides.then(|| FileSalts::new(&SaltKey::new([7; 32]), 3));
         let tree = match &salts {
-            None => GroupTree::of(&mut contents.as_slice()).unwrap().1,
-            Some(salts) => GroupTree::hidden(&mut contents.as_slice(), salts).unwrap().2,
+            None if len <= GROUP_BYTES => vec![*blake3::hash(&contents).as_bytes()],
+            None => (0..)
+                .zip(contents.chunks(GROUP_BYTES))
+                .map(|(number, group)| piece_value(group, GROUP_BYTES, number, 2))
+                .collect(),
+            Some(salts) => (0..)
+                .zip(contents.chunks(GROUP_BYTES))
+                .map(|(number, group): (usize, _)| {
+                    multiproof::subtree(multiproof::rfc6962, &salts.values(number * GROUP_SLICES, group))
+                })
+                .collect(),
         };
         let source = Shared(Arc::new(Mutex::new((io::Cursor::new(contents.clone()), 0))));
         let mut checked = Checked::new(Box::new(source.clone()), len as u64, tree, salts);

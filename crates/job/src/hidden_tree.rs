@@ -2,7 +2,8 @@
 
 use std::io::{self, Read};
 
-use super::manifest::{FILE_MAX, FileManifest, GROUP_BYTES, GROUP_SLICES, GroupTree, each_group, pieces};
+use super::checked::{GROUP_BYTES, GROUP_SLICES};
+use super::manifest::{FILE_MAX, FileManifest, GroupTree, each_group, pieces};
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::salted_file::FileSalts;
 use tiebreak_record::commit::{Malformed, multiproof};

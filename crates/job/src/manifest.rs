@@ -4,7 +4,7 @@
 //! and a referee only the bytes that a verdict carries.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::io::{self, Read, Seek};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -15,16 +15,14 @@ use tiebreak_record::commit::salted_file::FileSalts;
 use tiebreak_record::commit::tensor::{Hash, SLICE_BYTES, piece_value, piece_values};
 use tiebreak_record::commit::{Malformed, merkle, multiproof};
 
-use super::checked::{Checked, Unread};
+use super::checked::{Checked, GROUP_BYTES, GROUP_SLICES, Unread};
+
+pub use super::checked::Source;
 
 /// The most bytes of a file.
 pub const FILE_MAX: u64 = 1 << 40;
 /// The most files of a run's data.
 pub const FILES_MAX: usize = 1 << 16;
-/// Bytes of a group, which is read and checked at once: a subtree of BLAKE3's tree.
-pub(crate) const GROUP_BYTES: usize = 64 * 1024;
-/// Slices of a group.
-pub(super) const GROUP_SLICES: usize = GROUP_BYTES / SLICE_BYTES;
 
 /// Errors of data, by blame.
 #[derive(Debug, thiserror::Error)]
@@ -191,11 +189,6 @@ impl GroupTree {
     }
 }
 
-/// A source of a file's bytes.
-pub trait Source: Read + Seek + Send {}
-
-impl<T: Read + Seek + Send> Source for T {}
-
 /// Checked bytes of a file.
 enum Contents {
     /// Bytes that are checked as they are read.
@@ -240,7 +233,7 @@ impl DataFile {
         salts: Option<FileSalts>,
         source: Box<dyn Source>,
     ) -> DataFile {
-        let contents = Contents::Source(Box::new(Checked::new(source, manifest.bytes, tree, salts)));
+        let contents = Contents::Source(Box::new(Checked::new(source, manifest.bytes, tree.0, salts)));
         DataFile { path, manifest, contents, touched: Vec::new() }
     }
 
@@ -429,7 +422,7 @@ impl DataFile {
         let Contents::Source(checked) = &self.contents else {
             return Err(DataError::invalid(&self.path, "only slices of the file are at hand"));
         };
-        let GroupTree(tree) = checked.tree();
+        let tree = checked.tree();
         let siblings = multiproof::prove_by(count, &slices, &mut |first, len| {
             let group = first / GROUP_SLICES;
             match groups.get(&group) {
