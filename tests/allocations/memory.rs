@@ -55,6 +55,14 @@ fn confirming_a_cheat_takes_the_memory_that_was_planned() {
             taken <= planned + 4 * program + OTHER,
             "{granularity}: planned {planned} bytes, {taken} were taken"
         );
+        // With less memory, a difference is named and not confirmed.
+        let run = Run::open(&run.layout.root).unwrap().with_memory(planned as u64 - 1);
+        let checked = checks::always(&run, Some(&key().public())).unwrap();
+        let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
+        assert!(plan.memory < planned as u64);
+        let ended = audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent);
+        let why = ended.map(|(report, _)| report.outcome).unwrap_err().to_string();
+        assert!(why.starts_with("a step that differs, step 2, and its confirmation"), "{why}");
     }
 }
 

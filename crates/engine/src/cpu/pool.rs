@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 pub(super) struct Pool(Mutex<Buffers>);
 
 /// Of the most words in use, the share that may be idle beside them: one in so many.
-const IDLE: usize = 16;
+const IDLE: usize = 64;
 
 #[derive(Default)]
 struct Buffers {
