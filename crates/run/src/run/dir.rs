@@ -308,6 +308,7 @@ impl Run {
     }
 
     /// Bytes that the largest tensor of a state takes while a state is read tensor by tensor: those of the file, and those of the tensor.
+    #[doc(hidden)] // the command's alone
     pub fn tensor_memory(&self) -> u64 {
         let bytes = self.program().state().iter().map(|tensor| tensor.ty().bytes() as u64).max();
         bytes.unwrap_or(0).saturating_mul(2)
