@@ -2,21 +2,22 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod memory;
 mod readers;
 mod steps;
 mod texts;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use common::edit::{edit, edited};
-use common::{gpt_job, key, sign, trained};
+use common::edit::edited;
+use common::{key, sign};
+use tiebreak_audit::checks;
 use tiebreak_audit::plan::{Choice, plan};
-use tiebreak_audit::{Outcome, Silent, audit, checks};
 use tiebreak_contract::program::decoding::decode;
 use tiebreak_contract::program::encoding::encode;
 use tiebreak_contract::program::phase::{Phase, graph_of};
@@ -103,48 +104,6 @@ fn peak<R>(f: impl FnOnce() -> R) -> (R, usize) {
     PEAK.store(before, Relaxed);
     let result = f();
     (result, PEAK.load(Relaxed) - before)
-}
-
-/// The memory of threads and the like, beside tensors and programs.
-const OTHER: usize = 1 << 20;
-
-/// A model of several layers, so that the tensors of a micro-batch are many times those of one operator.
-fn deep_job(folder: &Path, granularity: &str) -> PathBuf {
-    let path = gpt_job(folder, granularity, "");
-    edit(
-        &path,
-        &[("steps = 8", "steps = 2"), ("layers = 1", "layers = 6"), ("context = 12", "context = 64")],
-    );
-    path
-}
-
-/// The scalar reference confirms a cheat within the memory that the plan announced before the replay.
-#[test]
-fn confirming_a_cheat_takes_the_memory_that_was_planned() {
-    let _alone = alone();
-    let folder = tempfile::tempdir().unwrap();
-    for granularity in ["microbatch", "operator"] {
-        let job = deep_job(folder.path(), granularity);
-        let run = trained(&job, &folder.path().join(granularity), Some("operator@2"));
-        // An audit's sessions keep a program each, and its graphs.
-        let (opened, program) = peak(|| Run::open(&run.layout.root).unwrap());
-        drop(opened);
-        let ((planned, outcome), taken) = peak(|| {
-            let run = Run::open(&run.layout.root).unwrap();
-            let checked = checks::always(&run, Some(&key().public())).unwrap();
-            let plan = plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);
-            let planned = plan.memory as usize;
-            let (report, _) =
-                audit(&run, &mut Cpu::new(1).unwrap(), checked, plan, None, &mut Silent).unwrap();
-            (planned, report.outcome)
-        });
-        assert!(matches!(outcome, Outcome::Diverges { step: 2, .. }), "{outcome:?}");
-        println!("{granularity}: planned {planned}, taken {taken}, a program {program}");
-        assert!(
-            taken <= planned + 4 * program + OTHER,
-            "{granularity}: planned {planned} bytes, {taken} were taken"
-        );
-    }
 }
 
 /// Samples are read from a file of pictures of 92 MB without holding the file: neither a job's check nor a run's batches do.

@@ -1,8 +1,13 @@
-//! `--recompute`: less memory, the same bits.
+//! `--recompute` and `--offload`: less memory, the same bits.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
 
 use crate::common::edit::edit;
-use crate::common::gpt_job;
-use crate::{output, path};
+use crate::common::{files, gpt_job, trained};
+use crate::{output, path, tiebreak};
 
 /// A figure of a command's JSON, in bytes.
 fn bytes(args: &[&str], name: &str) -> u64 {
@@ -97,4 +102,97 @@ fn logged_jobs_keep_their_tensors() {
         let (code, _, stderr) = output(&[args, &["--recompute"]].concat());
         assert!(code == 2 && stderr.contains("leave --recompute out"), "{args:?}: {code}: {stderr}");
     }
+}
+
+/// The files of a run, but for those that depend on the number that each run draws.
+fn committed(run: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut all = files(Path::new(run));
+    all.retain(|(name, _)| name != Path::new("run.json") && !name.starts_with("heads"));
+    assert!(all.len() > 8, "{}", all.len());
+    all
+}
+
+/// An audit's JSON without its times, and its verdict.
+fn audit(run: &str, verdict: &str, args: &[&str]) -> (i32, serde_json::Value, Option<Vec<u8>>) {
+    let (code, stdout, stderr) =
+        output(&[&["audit", run, "--verdict", verdict, "--json"][..], args].concat());
+    let mut json: serde_json::Value =
+        serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{code} {stdout}{stderr}"));
+    json.as_object_mut().unwrap().remove("seconds").expect("an audit takes time");
+    json["plan"].as_object_mut().unwrap().remove("memory").expect("a plan needs memory");
+    let bytes = fs::read(verdict).ok();
+    if bytes.is_some() {
+        fs::remove_file(verdict).unwrap();
+    }
+    (code, json, bytes)
+}
+
+#[test]
+fn offloading_takes_less_memory_and_gives_the_same_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let job = gpt_job(folder.path(), "operator", "");
+    // The parameters are most of the memory, and four micro-batches leave two sums waiting.
+    edit(
+        &job,
+        &[
+            ("micro_batch = 2", "micro_batch = 1"),
+            ("micro_batches = 3", "micro_batches = 4"),
+            ("width = 16", "width = 64"),
+            ("steps = 8", "steps = 5"),
+        ],
+    );
+    let job = job.to_str().unwrap();
+    let [all, less, audited, offloaded] =
+        ["/step_bytes", "/offloaded_step_bytes", "/audit_bytes", "/offloaded_audit_bytes"]
+            .map(|name| bytes(&["job", "check", job], name));
+    assert!(3 * less < 2 * all && 3 * offloaded < 2 * audited, "{less} of {all}, {offloaded} of {audited}");
+
+    let (away, nowhere) = (at("away"), at("nowhere"));
+    fs::create_dir(&away).unwrap();
+    let offload = ["--offload", &away];
+    let is_empty = || fs::read_dir(&away).unwrap().count() == 0;
+    let [whole, two, killed] = ["whole", "two", "killed"].map(at);
+    let train = |out: &str, args: &[&str]| {
+        let (code, _, stderr) = output(&[&["train", job, "--out", out, "-q"][..], args].concat());
+        assert_eq!(code, 0, "{args:?}: {stderr}");
+    };
+    train(&whole, &[]);
+    train(&two, &[&offload[..], &["--recompute", "--check-device"]].concat());
+    assert!(committed(&whole) == committed(&two), "the files differ");
+    assert!(is_empty());
+
+    // A trainer that is killed between two steps leaves nothing in the folder, and a resume gives the same files.
+    let args = [&["train", job, "--out", &killed, "-q"][..], &offload].concat();
+    let mut child = tiebreak(&args).spawn().unwrap();
+    let begun = Path::new(&killed).join("heads");
+    while fs::read_dir(&begun).map_or(0, Iterator::count) == 0 {
+        sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(is_empty());
+    let (code, _, stderr) = output(&[&["train", "--out", &killed, "--resume", "-q"][..], &offload].concat());
+    assert_eq!(code, 0, "{stderr}");
+    assert!(committed(&whole) == committed(&killed), "the files of the resumed run differ");
+
+    // Ranks take the option over.
+    train(&at("ranks"), &[&offload[..], &["--ranks", "2"]].concat());
+    assert_eq!(output(&["compare", &whole, &at("ranks")]).0, 0);
+
+    // An audit finds the same, and makes the same verdict: the state before a step comes out of the folder.
+    let cheat = at("cheat");
+    trained(Path::new(job), Path::new(&cheat), Some("operator@3"));
+    for (run, due) in [(&whole, 0), (&cheat, 1)] {
+        let plain = audit(run, &at("verdict"), &[]);
+        assert_eq!((plain.0, plain.2.is_some()), (due, due == 1));
+        assert!(audit(run, &at("verdict"), &offload) == plain, "{run}: the audits differ");
+    }
+    assert!(is_empty());
+
+    // Only the CPU engine has the option, and the folder has to be there.
+    let (code, _, stderr) = output(&[&["audit", &whole, "--engine", "reference"][..], &offload].concat());
+    assert!(code == 2 && stderr.contains("--offload is for the CPU engine"), "{code}: {stderr}");
+    let (code, _, stderr) = output(&["audit", &whole, "--offload", &nowhere]);
+    assert!(code == 3 && stderr.contains("nowhere"), "{code}: {stderr}");
 }

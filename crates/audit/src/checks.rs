@@ -12,6 +12,7 @@ use super::hidden::{self, Closed};
 use super::place::misplaced;
 use super::work::Work;
 use tiebreak_contract::arith::float;
+use tiebreak_contract::program::step::state_bytes;
 use tiebreak_dispute::verdict::{Claim, DataSlices, Scalar};
 use tiebreak_job::Sampling;
 use tiebreak_job::identity::CONTRACT;
@@ -199,7 +200,8 @@ pub(crate) fn always_watched(
     corrections: &Corrections,
     work: &mut Work,
 ) -> Result<Checked, RunError> {
-    let needed = run.state_memory().saturating_add(run.batch_memory().saturating_mul(2));
+    let state = state_bytes(&run.program().state());
+    let needed = state.saturating_add(run.batch_memory().saturating_mul(2));
     run.within_memory("the checks of states and batches", needed)?;
     let mut checked = structure(run, key)?;
     corrections.take_back(run, &mut checked.transcript)?;

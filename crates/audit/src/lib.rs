@@ -71,6 +71,7 @@ use report::{Found, VERSION};
 use tiebreak_dispute::verdict::Verdict;
 use tiebreak_engine::{Engine, EngineError};
 use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::states as run_states;
 use tiebreak_run::step::{StepError, gradient_root, replayed_micro_batch};
 
 /// Replays the segments of `plan` on `engine` after the checks that made `checked`. A divergence comes with its
@@ -194,7 +195,9 @@ pub fn estimated_seconds(
 ) -> Result<f64, AuditError> {
     let Some(&(first, _)) = plan.segments.get(plan.done) else { return Ok(0.0) };
     let mut session = if native { session(run, engine, true)? } else { fast_session(run, engine)? };
-    session.load(&checks::state_after(run, checked, first - 1)?)?;
+    session.load_visited(|load| -> Result<(), AuditError> {
+        run_states::visit(run, &checked.transcript.records, first - 1, load)
+    })?;
     let batch = run.micro_batch(&mut run.dataset()?, first, 0)?;
     let mut start = Instant::now();
     for _ in 0..2 {

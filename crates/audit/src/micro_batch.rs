@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::checks::Checked;
 use super::ground::{Explicable, Ground};
-use super::replay::replay_to;
+use super::replay::replay_to_gradients;
 use super::report::{AuditError, Outcome};
 use super::rounding::check_log;
 use tiebreak_contract::program::step::MicroBatch;
@@ -34,7 +34,7 @@ pub fn micro_batch(
     check_log(run, step, theirs)?;
     let name = engine.describe();
     let mut session = Session::new(engine, Arc::new(run.program().clone()))?;
-    if let Some((before, what)) = replay_to(run, checked, &mut session, step)? {
+    if let Some((before, what)) = replay_to_gradients(run, checked, &mut session, step)? {
         let why = format!(
             "step {before} before it differs already ({what}): `tiebreak replay --step {before}` judges that"
         );
@@ -47,10 +47,10 @@ pub fn micro_batch(
     if same && illegal.is_none() {
         return Ok(Outcome::Matches);
     }
-    let before = session.download_state()?;
     let reference = recompute::engine(Reference, session.engine().recomputes());
-    let mut session = Session::new(reference, Arc::new(run.program().clone()))?;
-    session.load(&before)?;
+    let mut confirming = Session::new(reference, Arc::new(run.program().clone()))?;
+    confirming.load_from(&mut session)?;
+    let mut session = confirming;
     let (confirmed, illegal) = gradients(run, &mut session, step, index, &batch)?;
     let what = Ground::MicroBatch(index);
     Ok(match illegal {

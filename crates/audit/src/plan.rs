@@ -11,7 +11,8 @@ use super::shard::Shard;
 use tiebreak_contract::arith::philox;
 use tiebreak_contract::program::graph::{Graph, Node};
 use tiebreak_contract::program::step::state_bytes;
-use tiebreak_engine::liveness::step_bytes;
+use tiebreak_engine::liveness::Keeping;
+use tiebreak_engine::recompute;
 use tiebreak_job::Granularity;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_run::observers::tally::Tally;
@@ -82,7 +83,7 @@ pub struct ReplayPlan {
     pub detection: [f64; 3],
     /// Bytes of checkpoints and rounding logs to read.
     pub bytes: u64,
-    /// An estimate of the bytes of memory that a replay needs, including the confirmation of a difference.
+    /// An estimate of the bytes of memory that a replay needs as long as no step differs.
     pub memory: u64,
     /// The first segments that need no replay, since the auditor's own report says that they match ([`super::resume`]). No file holds
     /// the number.
@@ -160,32 +161,54 @@ pub(crate) fn bytes_read(run: &Run, segments: &[(u32, u32)]) -> u64 {
     state_bytes(&run.program().state()) * segments.len() as u64 + logs
 }
 
-/// Bytes that a replay of the run's steps needs: a step on the auditor's engine, or on the scalar reference when the engine's own
-/// memory is free again. In addition: the state before the step, the auditor's state after it, the step's batch twice. Operators
-/// that are examined add two traces, and the largest operator's tensors three times.
+/// Bytes that a replay of the run's steps needs as long as none differs: a step on the auditor's engine, which keeps the state before
+/// it, and the step's batch twice. Operators whose outputs are committed add a trace.
 pub fn memory(run: &Run) -> u64 {
-    memory_with(run, step_bytes(run.program()))
+    let keeping = Keeping { before: true, ..Keeping::default() };
+    memory_with(run, recompute::step_bytes_with(run.program(), false, keeping))
 }
 
 /// [`memory`], where the tensors of a step take `step_bytes`.
 #[doc(hidden)] // the command's alone
 pub fn memory_with(run: &Run, step_bytes: u64) -> u64 {
+    let seen = if run.job().rounding.is_some() { 3 * largest_operator(&run.program().micro) } else { 0 };
+    let parts = [step_bytes, run.batch_memory().saturating_mul(2), seen, trace_memory(run)];
+    parts.into_iter().fold(0, u64::saturating_add)
+}
+
+/// Bytes that a replay of the run's steps needs, whether or not one differs.
+#[doc(hidden)] // the command's alone
+pub fn memory_at_most(run: &Run) -> u64 {
+    memory(run).max(memory_to_confirm(run, false))
+}
+
+/// Bytes that the scalar reference needs to confirm that a step differs: the state before the step beside a step of its own, and the
+/// step's batch twice. Operators that are examined add two traces, and the largest operator's tensors three times.
+#[doc(hidden)] // the command's alone
+pub fn memory_to_confirm(run: &Run, recomputes: bool) -> u64 {
     let program = run.program();
-    let micro_batches = u64::from(program.micro_batches);
-    let traced = run.job().commit.granularity == Granularity::Operator;
-    let seen = if traced || run.job().rounding.is_some() { largest_operator(&program.micro) } else { 0 };
+    let examined = run.job().commit.granularity == Granularity::Operator || run.job().rounding.is_some();
+    let parts = [
+        state_bytes(&program.state()),
+        recompute::step_bytes_with(program, recomputes, Keeping::default()),
+        run.batch_memory().saturating_mul(2),
+        if examined { 3 * largest_operator(&program.micro) } else { 0 },
+        trace_memory(run).saturating_mul(2),
+    ];
+    parts.into_iter().fold(0, u64::saturating_add)
+}
+
+/// Bytes of a step's trace, if the job commits to operators.
+fn trace_memory(run: &Run) -> u64 {
+    if run.job().commit.granularity != Granularity::Operator {
+        return 0;
+    }
+    let program = run.program();
     let tiles = |graph: &Graph| -> u64 {
         graph.nodes.iter().map(|node| 128 + graph.tensor(node.output).bytes() as u64 / 128).sum()
     };
-    let graphs = micro_batches.saturating_mul(tiles(&program.micro) + tiles(&program.accumulate));
-    let parts = [
-        2 * state_bytes(&program.state()),
-        step_bytes,
-        run.batch_memory().saturating_mul(2),
-        3 * seen,
-        if traced { graphs.saturating_add(tiles(&program.update)).saturating_mul(2) } else { 0 },
-    ];
-    parts.into_iter().fold(0, u64::saturating_add)
+    let graphs = tiles(&program.micro) + tiles(&program.accumulate);
+    graphs.saturating_mul(u64::from(program.micro_batches)).saturating_add(tiles(&program.update))
 }
 
 /// The most bytes of tensors that one node reads and writes.

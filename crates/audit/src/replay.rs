@@ -17,6 +17,7 @@ use tiebreak_record::rounding::thresholds::Rounding;
 use tiebreak_run::observers::tally::Tally;
 use tiebreak_run::run::checked::Watch;
 use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::states::Checkpoints;
 use tiebreak_run::run::{RunError, states};
 use tiebreak_run::step::{CommittedStep, replayed_step};
 
@@ -74,9 +75,29 @@ pub fn replay_to_watched(
     step: u32,
     watch: Watch,
 ) -> Result<Option<(u32, Differences)>, AuditError> {
-    let (from, state) = nearest_state(run, checked, step)?;
-    session.load(&state)?;
-    drop(state);
+    let from = load_nearest(run, checked, session, step, false)?;
+    replay_from(run, checked, session, (from, step), watch)
+}
+
+/// [`replay_to`] for a session that computes gradients of the step alone.
+pub(super) fn replay_to_gradients(
+    run: &Run,
+    checked: &Checked,
+    session: &mut Session,
+    step: u32,
+) -> Result<Option<(u32, Differences)>, AuditError> {
+    let from = load_nearest(run, checked, session, step, true)?;
+    replay_from(run, checked, session, (from, step), &mut |_, _| {})
+}
+
+/// Replays the steps between a session's state, which is the one after `from`, and `step`.
+fn replay_from(
+    run: &Run,
+    checked: &Checked,
+    session: &mut Session,
+    (from, step): (u32, u32),
+    watch: Watch,
+) -> Result<Option<(u32, Differences)>, AuditError> {
     let mut dataset = run.dataset()?;
     for between in from + 1..step {
         let batch = run.batch(&mut dataset, between)?;
@@ -88,6 +109,34 @@ pub fn replay_to_watched(
         watch(u64::from(between - from), u64::from(step - from - 1));
     }
     Ok(None)
+}
+
+/// Takes the tensors of a state, one after another.
+type Load<'a> = dyn FnMut(usize, &[u8]) -> Result<(), AuditError> + 'a;
+
+/// Loads the nearest state before a step, tensor by tensor, and returns that state's step. Damaged checkpoints are skipped. What only an
+/// update reads is left out if the state is the one before the step, and `gradients_only`.
+fn load_nearest(
+    run: &Run,
+    checked: &Checked,
+    session: &mut Session,
+    step: u32,
+    gradients_only: bool,
+) -> Result<u32, AuditError> {
+    let records = &checked.transcript.records;
+    let steps = run.checkpoint_steps()?.into_iter().rev().filter(|&at| 0 < at && at < step);
+    for at in steps.chain([0]) {
+        let visit = |load: &mut Load| states::visit(run, records, at, load);
+        let loaded = match gradients_only && at + 1 == step {
+            true => session.load_read(visit),
+            false => session.load_visited(visit),
+        };
+        match loaded {
+            Err(AuditError::Run(_)) if at > 0 => {}
+            loaded => return loaded.map(|()| at),
+        }
+    }
+    unreachable!("the last state is returned, or its error")
 }
 
 /// The nearest state before a step, with that state's step. Damaged checkpoints are skipped.
@@ -107,7 +156,13 @@ pub(super) fn nearest_state(
 /// # Errors
 /// If there is none, since a run that does not begin from its seed lacks its first checkpoint.
 pub fn replay_begins_after(run: &Run, checked: &Checked, step: u32) -> Result<u32, RunError> {
-    Ok(nearest_state(run, checked, step)?.0)
+    let records = &checked.transcript.records;
+    let mut steps = run.checkpoint_steps()?.into_iter().rev().filter(|&at| 0 < at && at < step);
+    let checkpoints = Checkpoints::of(run);
+    match steps.find(|&at| checkpoints.check(records, at).is_ok()) {
+        Some(at) => Ok(at),
+        None => states::visit(run, records, 0, |_, _| Ok(())).map(|()| 0),
+    }
 }
 
 /// Replays one step from a state with the scalar reference. `theirs`: the step's record.

@@ -11,7 +11,7 @@ use std::time::Instant;
 use super::checks::Checked;
 use super::ending;
 use super::localise::Difference;
-use super::plan::ReplayPlan;
+use super::plan::{ReplayPlan, memory_to_confirm};
 use super::progress::Progress;
 use super::replay::same_log;
 use super::report::{AuditError, Found, Report};
@@ -384,7 +384,8 @@ impl Job<'_, '_> {
         // A decision may be about other operands than these if the records differ: one decision that an honest trainer's log
         // lacks would make later ones look wrong. If the records agree, all operands of the decisions agree.
         if let Some(illegal) = tally.first_illegal.as_ref().filter(|_| same) {
-            let before = self.session.kept_bytes(&before)?;
+            self.can_confirm(step)?;
+            let before = self.session.kept_bytes(before)?;
             let found = self.difference(&before, batch, &mine).illegal(illegal)?;
             return Ok((tally, Some(found)));
         }
@@ -394,9 +395,18 @@ impl Job<'_, '_> {
         {
             return Ok((tally, Some(found(rounding::missing(step, &mine.record, theirs)))));
         }
-        let before = self.session.kept_bytes(&before)?;
+        self.can_confirm(step)?;
+        let before = self.session.kept_bytes(before)?;
         let found = self.difference(&before, batch, &mine).localise()?;
         Ok((tally, Some(found)))
+    }
+
+    /// Refuses a confirmation by the scalar reference that does not fit into the auditor's memory.
+    fn can_confirm(&self, step: u32) -> Result<(), AuditError> {
+        let run = self.replay.run;
+        let needed = memory_to_confirm(run, self.session.engine().recomputes());
+        let what = format!("a step that differs, step {step}, and its confirmation by the scalar reference");
+        Ok(run.within_memory(&what, needed)?)
     }
 
     /// A step's replay. Native products decide nothing but a match: any other outcome is that of exact products.
@@ -416,8 +426,7 @@ impl Job<'_, '_> {
                 Err(StepError::Engine(error @ EngineError::OutOfTime)) => return Err(error.into()),
                 _ => {
                     self.session.compute_exactly()?;
-                    let before = self.session.kept_bytes(before)?;
-                    self.session.load(&before)?;
+                    self.session.restore(before)?;
                 }
             }
         }

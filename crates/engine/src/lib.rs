@@ -20,6 +20,7 @@ pub mod fingerprint;
 
 pub mod liveness;
 pub mod observer;
+pub mod outside;
 pub mod recompute;
 pub mod reference;
 pub mod session;
@@ -29,6 +30,7 @@ use std::sync::{Arc, OnceLock};
 
 pub use error::{EngineError, WrongPart};
 pub use observer::{Inputs, Observer, QuantisedTensor, Summary, Value, Want};
+use outside::Outside;
 use tiebreak_contract::program::graph::{Graph, TensorType};
 
 /// A tensor in an engine's memory. Clones share the memory; the last clone frees it. No engine changes a tensor.
@@ -57,6 +59,11 @@ impl Tensor {
     #[doc(hidden)] // for the layers above
     pub fn note(&self, root: [u8; 32]) {
         self.0.root.get_or_init(|| root);
+    }
+
+    /// The same tensor in another storage, with the root that was noted.
+    pub(crate) fn again(&self, storage: impl Any + Send + Sync) -> Tensor {
+        Tensor(Arc::new(Kept { root: self.0.root.clone(), storage }))
     }
 
     /// The storage, with the type that the tensor's engine uses.
@@ -219,6 +226,22 @@ pub trait Engine: Send {
         Ok(())
     }
 
+    /// The tensor, or the same one in a place outside of memory: one that nobody reads for a while. Only an engine that was given such a
+    /// place ([`Engine::use_outside`]) puts it there.
+    ///
+    /// # Errors
+    /// If the place fails.
+    #[doc(hidden)] // for sessions
+    fn put_outside(&mut self, tensor: Tensor) -> Result<Tensor, EngineError> {
+        Ok(tensor)
+    }
+
+    /// Keeps the tensors that nobody reads for a while in this place from now on. False if the engine has no such use for it.
+    #[doc(hidden)] // for the command
+    fn use_outside(&mut self, _outside: Arc<dyn Outside>) -> bool {
+        false
+    }
+
     /// Returns memory that is kept for later graphs to the system, for other users meanwhile.
     fn release(&mut self) {}
 
@@ -338,6 +361,16 @@ macro_rules! forward {
             $inner.recomputes()
         }
     };
+    (@ put_outside $this:ident $inner:expr) => {
+        fn put_outside(&mut $this, tensor: $crate::Tensor) -> Result<$crate::Tensor, $crate::EngineError> {
+            $inner.put_outside(tensor)
+        }
+    };
+    (@ use_outside $this:ident $inner:expr) => {
+        fn use_outside(&mut $this, outside: std::sync::Arc<dyn $crate::outside::Outside>) -> bool {
+            $inner.use_outside(outside)
+        }
+    };
     (@ finish $this:ident $inner:expr) => {
         fn finish(&mut $this) -> Result<(), $crate::EngineError> {
             $inner.finish()
@@ -367,7 +400,7 @@ macro_rules! passed_on {
             forward!(
                 self => (**self);
                 describe, upload, read, roots, roots_later, read_each, compile, run, run_owning, binary64_roundings,
-                is_on_host, recomputes, finish, release, as_any, download,
+                is_on_host, recomputes, put_outside, use_outside, finish, release, as_any, download,
             );
         }
     )*};

@@ -1,5 +1,7 @@
 //! The lifetimes of tensors: the tensors that an engine may free, and the least memory that a graph needs.
 
+use std::collections::{HashMap, HashSet};
+
 use tiebreak_contract::program::graph::{Graph, Node, TensorId};
 use tiebreak_contract::program::step::{Program, state_bytes};
 
@@ -12,6 +14,14 @@ pub(crate) fn last_uses(graph: &Graph) -> Vec<Vec<TensorId>> {
 /// [`last_uses`], where inputs are freed as well.
 pub(crate) fn last_uses_with_inputs(graph: &Graph) -> Vec<Vec<TensorId>> {
     last(graph, touched_by_nodes(graph), graph.outputs.iter().map(|port| port.tensor))
+}
+
+/// The outputs of a graph that its nodes make, each with the last node that makes or reads it.
+pub(crate) fn last_uses_of_outputs(graph: &Graph) -> Vec<(TensorId, usize)> {
+    let last = last(graph, touched_by_nodes(graph), [].into_iter());
+    let is_output: HashSet<TensorId> = graph.outputs.iter().map(|port| port.tensor).collect();
+    let each = last.iter().enumerate().flat_map(|(node, tensors)| tensors.iter().map(move |id| (*id, node)));
+    each.filter(|(id, _)| is_output.contains(id)).collect()
 }
 
 /// The same for any sequence of steps that touch tensors: for each step, the tensors that no later step touches.
@@ -59,26 +69,70 @@ pub fn peak_bytes(graph: &Graph) -> u64 {
     live_bytes(graph).into_iter().fold(inputs, u64::max)
 }
 
+/// What a session does with the tensors of a step beyond computing them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keeping {
+    /// The slots, and gradients that wait for their sum, lie outside of memory ([`crate::outside`]).
+    pub outside: bool,
+    /// The state before the step is kept, as audits do.
+    pub before: bool,
+}
+
 /// The most bytes of tensors that are alive at once in a step: the state, the gradients that wait for their sum, and the tensors
 /// of the running graph.
 pub fn step_bytes(program: &Program) -> u64 {
-    step_bytes_of(program, peak_bytes(&program.micro))
+    step_bytes_of(program, peak_bytes(&program.micro), Keeping::default())
 }
 
 /// [`step_bytes`], where the graph of a micro-batch takes `micro_peak` bytes.
-pub(crate) fn step_bytes_of(program: &Program, micro_peak: u64) -> u64 {
-    let bytes = |ports: &[tiebreak_contract::program::graph::Port], graph: &Graph| -> u64 {
-        ports.iter().map(|port| graph.tensor(port.tensor).bytes() as u64).sum()
-    };
-    let gradients = bytes(&program.micro.outputs, &program.micro);
-    let state = state_bytes(&program.state());
-    // A micro-batch does not read the slots, so they are added to the needs of its graph.
-    let read = program.released();
-    let slots = state_bytes(&program.state()[read..]);
-    // The tree over micro-batches keeps one partial sum for each bit of their number.
-    let waiting = u64::from(program.micro_batches.ilog2()) * gradients;
-    let micro = slots + waiting + micro_peak;
-    let accumulate = state + waiting + peak_bytes(&program.accumulate);
-    let update = peak_bytes(&program.update);
-    micro.max(if program.micro_batches > 1 { accumulate } else { 0 }).max(update)
+pub(crate) fn step_bytes_of(program: &Program, micro_peak: u64, keeping: Keeping) -> u64 {
+    let outputs = program.micro.outputs.iter();
+    let gradients: u64 = outputs.map(|port| program.micro.tensor(port.tensor).bytes() as u64).sum();
+    let table = program.state();
+    let [state, read] = [&table[..], &table[..program.released()]].map(state_bytes);
+    // A micro-batch does not read the slots.
+    let slots = if keeping.outside { 0 } else { state - read };
+    // The tree over micro-batches keeps one partial sum for each bit of their number. Two of them are the operands of an addition.
+    let waiting = u64::from(program.micro_batches.ilog2());
+    let in_memory = |sums: u64| if keeping.outside { 0 } else { sums * gradients };
+    let micro = slots + in_memory(waiting) + micro_peak;
+    let lefts = |port: usize| keeping.outside && port.is_multiple_of(2);
+    let added = owning_peak(&program.accumulate, |_| false, lefts);
+    let accumulate = if waiting == 0 { 0 } else { slots + read + in_memory(waiting - 1) + added };
+    // The session holds the gradient during the update, and the state before the step if it is kept.
+    let of_state = |port: usize| port < table.len();
+    let is_slot = |port: usize| keeping.outside && of_state(port) && port >= program.released();
+    let update = owning_peak(&program.update, |port| keeping.before || !of_state(port), is_slot);
+    micro.max(accumulate).max(update)
+}
+
+/// The most bytes of tensors that are alive at once while a graph runs on inputs that may be freed, but for those that are `held`. Inputs
+/// that lie `outside` of memory come in before they are read, and the outputs that replace them go out again. Inputs are given by their
+/// places.
+fn owning_peak(graph: &Graph, held: impl Fn(usize) -> bool, outside: impl Fn(usize) -> bool) -> u64 {
+    let bytes = |id: TensorId| graph.tensor(id).bytes() as u64;
+    let inputs = || graph.inputs.iter().enumerate();
+    let mut away: HashSet<TensorId> =
+        inputs().filter(|(place, _)| outside(*place)).map(|(_, port)| port.tensor).collect();
+    let stays: HashSet<TensorId> =
+        inputs().filter(|(place, _)| held(*place) && !outside(*place)).map(|(_, port)| port.tensor).collect();
+    let names: HashSet<&str> =
+        inputs().filter(|(place, _)| outside(*place)).map(|(_, port)| port.name.as_str()).collect();
+    let outputs = graph.outputs.iter().filter(|port| names.contains(port.name.as_str()));
+    let goes: HashSet<TensorId> = outputs.map(|port| port.tensor).collect();
+    let mut gone: HashMap<usize, u64> = HashMap::new();
+    for (id, last) in last_uses_of_outputs(graph) {
+        *gone.entry(last).or_default() += if goes.contains(&id) { bytes(id) } else { 0 };
+    }
+    let mut live: u64 =
+        inputs().filter(|(place, _)| !outside(*place)).map(|(_, port)| bytes(port.tensor)).sum();
+    let mut most = live;
+    for (index, (node, dying)) in graph.nodes.iter().zip(last_uses_with_inputs(graph)).enumerate() {
+        let inputs = node.primitive.inputs().into_iter();
+        live += inputs.filter(|id| away.remove(id)).map(bytes).sum::<u64>() + bytes(node.output);
+        most = most.max(live);
+        live -= dying.into_iter().filter(|id| !stays.contains(id)).map(bytes).sum::<u64>();
+        live -= gone.get(&index).copied().unwrap_or(0);
+    }
+    most
 }

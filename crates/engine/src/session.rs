@@ -1,9 +1,13 @@
 //! A program on an engine: the session runs micro-batches, adds their gradients by the fixed tree, and updates the state.
 //! Contract: `docs/ARITHMETIC.md`, section 7.
 
-use std::borrow::Cow;
+mod kept;
+mod load;
+
 use std::sync::Arc;
 use std::time::Instant;
+
+pub use kept::KeptState;
 
 use super::{Compiled, Engine, EngineError, Observer, Tensor};
 use tiebreak_contract::arith::DType;
@@ -38,14 +42,6 @@ impl Gradients {
     pub fn tensors(&self) -> &[Tensor] {
         &self.0
     }
-}
-
-/// A state that a session keeps while it goes on ([`Session::keep_state`]).
-pub struct KeptState(Kept);
-
-enum Kept {
-    Tensors(Vec<Tensor>),
-    Bytes(Vec<Vec<u8>>),
 }
 
 /// The scalars a step yields, as binary32 patterns.
@@ -234,63 +230,6 @@ impl<'e> Session<'e> {
         (&mut *self.engine, &self.state)
     }
 
-    /// Replaces the state by the canonical bytes of every tensor of [`Program::state`].
-    ///
-    /// # Errors
-    /// If the engine cannot hold the state.
-    ///
-    /// # Panics
-    /// If `state` has not as many tensors as the program's.
-    pub fn load(&mut self, state: &[Vec<u8>]) -> Result<(), EngineError> {
-        self.load_visited(|load| state.iter().enumerate().try_for_each(|(i, bytes)| load(i, bytes)))
-    }
-
-    /// [`Session::load`], one tensor at a time, so that a large state need not be in host memory as a whole.
-    ///
-    /// # Errors
-    /// If the engine cannot hold the state.
-    pub fn load_each<B: AsRef<[u8]>>(
-        &mut self,
-        mut tensor: impl FnMut(usize) -> B,
-    ) -> Result<(), EngineError> {
-        self.try_load_each(|i| Ok(tensor(i)))
-    }
-
-    /// [`Session::load_each`], for tensors that may fail to come.
-    ///
-    /// # Errors
-    /// If `tensor` fails, or the engine cannot hold the state.
-    pub fn try_load_each<B: AsRef<[u8]>, E: From<EngineError>>(
-        &mut self,
-        mut tensor: impl FnMut(usize) -> Result<B, E>,
-    ) -> Result<(), E> {
-        let count = self.program.state().len();
-        self.load_visited(|load| (0..count).try_for_each(|i| load(i, tensor(i)?.as_ref())))
-    }
-
-    /// Loads a state whose tensors `state` passes on one after another: each with its index, in the table's order.
-    ///
-    /// # Errors
-    /// If `state` fails, or the engine cannot hold the state. Then no state is loaded.
-    ///
-    /// # Panics
-    /// If it passes other tensors than those of the table.
-    pub fn load_visited<E: From<EngineError>>(
-        &mut self,
-        state: impl FnOnce(&mut dyn FnMut(usize, &[u8]) -> Result<(), E>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        self.state.clear();
-        let table = self.program.state();
-        let (engine, mut loaded) = (&mut self.engine, Vec::with_capacity(table.len()));
-        state(&mut |index, bytes| {
-            assert_eq!(index, loaded.len(), "tensors come in the table's order");
-            engine.upload(&table[index].ty(), bytes).map(|tensor| loaded.push(tensor)).map_err(E::from)
-        })?;
-        assert_eq!(loaded.len(), table.len(), "a state has every tensor of its table");
-        self.state = loaded;
-        Ok(())
-    }
-
     /// Passes every state tensor's canonical bytes to `visit`, in order.
     ///
     /// # Errors
@@ -339,28 +278,6 @@ impl<'e> Session<'e> {
         let mut state = Vec::with_capacity(self.state.len());
         self.visit_state(|_, bytes| state.push(bytes.to_vec()))?;
         Ok(state)
-    }
-
-    /// Keeps the present state, for [`Session::kept_bytes`]: the engine's own tensors if they are in the host's memory, else a copy.
-    ///
-    /// # Errors
-    /// If the engine cannot read a tensor.
-    pub fn keep_state(&mut self) -> Result<KeptState, EngineError> {
-        Ok(KeptState(match self.engine.is_on_host() {
-            true => Kept::Tensors(self.state.clone()),
-            false => Kept::Bytes(self.download_state()?),
-        }))
-    }
-
-    /// The canonical bytes of a state that this session kept, in order.
-    ///
-    /// # Errors
-    /// If the engine cannot read a tensor.
-    pub fn kept_bytes<'k>(&mut self, kept: &'k KeptState) -> Result<Cow<'k, [Vec<u8>]>, EngineError> {
-        match &kept.0 {
-            Kept::Tensors(tensors) => tensors.iter().map(|tensor| self.engine.download(tensor)).collect(),
-            Kept::Bytes(bytes) => Ok(Cow::Borrowed(bytes)),
-        }
     }
 
     /// Passes every gradient's canonical bytes to `visit`, in the table's order, then the loss's bytes.
@@ -434,22 +351,21 @@ impl<'e> Session<'e> {
         Ok(Gradients(self.engine.run(&self.micro, &inputs, observer)?))
     }
 
-    /// Adds two gradients.
+    /// Adds two gradients. The engine may free each tensor of theirs as soon as it is added.
     ///
     /// # Errors
     /// If the engine fails, or the observer stops the run.
     pub fn accumulate(
         &mut self,
         index: u32,
-        left: &Gradients,
-        right: &Gradients,
+        left: Gradients,
+        right: Gradients,
         observer: &mut dyn StepObserver,
     ) -> Result<Gradients, EngineError> {
         self.in_time()?;
-        let inputs: Vec<Tensor> =
-            left.0.iter().zip(&right.0).flat_map(|(l, r)| [l.clone(), r.clone()]).collect();
+        let inputs: Vec<Tensor> = left.0.into_iter().zip(right.0).flat_map(|(l, r)| [l, r]).collect();
         let observer = observer.phase(Phase::Accumulate(index), &self.accumulate.graph);
-        Ok(Gradients(self.engine.run(&self.accumulate, &inputs, observer)?))
+        Ok(Gradients(self.engine.run_owning(&self.accumulate, inputs, observer)?))
     }
 
     /// Evaluates a part of the accumulation tree. Terms take `batches`, in order; the result is the final stack. `micro_root`
@@ -473,6 +389,10 @@ impl<'e> Session<'e> {
         for operation in operations {
             let node = match operation {
                 Operation::Term(index) => {
+                    // Nobody reads a sum that waits while a micro-batch runs.
+                    if let Some(Gradients(last)) = waiting.last_mut() {
+                        self.put_outside(last)?;
+                    }
                     let batch = batches.next().expect("every term has a micro-batch");
                     let gradients = self.micro_batch(scalars, index, batch, observer)?;
                     micro_root(self, index, &gradients)?;
@@ -481,7 +401,7 @@ impl<'e> Session<'e> {
                 Operation::Add(index) => {
                     let right = waiting.pop().expect("an addition has two operands");
                     let left = waiting.pop().expect("an addition has two operands");
-                    self.accumulate(index, &left, &right, observer)?
+                    self.accumulate(index, left, right, observer)?
                 }
             };
             waiting.push(node);
@@ -585,6 +505,14 @@ impl<'e> Session<'e> {
         };
         self.state = kept.into_iter().map(new).collect();
         Ok(UnreadOutcome(scalars))
+    }
+
+    /// Puts tensors outside of memory, if the engine does so.
+    fn put_outside(&mut self, tensors: &mut Vec<Tensor>) -> Result<(), EngineError> {
+        for tensor in tensors {
+            *tensor = self.engine.put_outside(tensor.clone())?;
+        }
+        Ok(())
     }
 
     fn scalar(&mut self, tensor: &Tensor) -> Result<u32, EngineError> {

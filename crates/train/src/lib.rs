@@ -52,7 +52,6 @@ use tiebreak_job::initial::InitialOrigin;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::record::{Record, StepRecord};
-use tiebreak_record::commit::state::tensor_digests;
 use tiebreak_record::commit::tree_head::Head;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::gradients::GradientsWriter;
@@ -410,18 +409,13 @@ impl Trainer<'_> {
 
     /// Loads the last checkpoint that agrees with its record, or the initial state. Returns the state's step.
     fn load_state(&self, session: &mut Session, by: &mut By) -> Result<u32, TrainError> {
-        let table = self.run.program().state();
         for step in self.run.checkpoint_steps()?.into_iter().rev() {
-            let Some(record) = self.before.records.get(step as usize) else { continue };
-            let path = self.run.layout.checkpoint(step);
-            let tensors = states::read(self.run, step)?;
-            let digests = tensor_digests(&table, &tensors);
-            let found = self.run.computation.state_digest(step, &table, &digests);
-            if found != record.state() {
-                return Err(states::other(&path, step, &found, &record.state()).into());
+            if self.before.records.len() > step as usize {
+                session.load_visited(|load| -> Result<(), TrainError> {
+                    states::visit(self.run, &self.before.records, step, load)
+                })?;
+                return Ok(step);
             }
-            session.load(&tensors)?;
-            return Ok(step);
         }
         let (program, seed) = (self.run.program(), self.run.key());
         let mut state = match self.run.file.origin {

@@ -1,15 +1,20 @@
-//! What stands around the engine of a training or of an audit: repetitions in place of memory, and a check of its results.
+//! What stands around the engine of a training or of an audit: repetitions or a disk in place of memory, and a check of its results.
+
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::device_check::{Check, CheckArgs};
-use super::engine::EngineArgs;
+use super::engine::{EngineArgs, EngineKind};
 use super::limits::Limits;
 use crate::cli::view::report::{Exit, Failure, bytes_text};
 use tiebreak_audit::plan::memory_with;
 use tiebreak_contract::program::step::Program;
 use tiebreak_engine::device_check::Shares;
-use tiebreak_engine::{Engine, liveness, recompute};
+use tiebreak_engine::liveness::Keeping;
+use tiebreak_engine::{Engine, recompute};
 use tiebreak_job::Job;
 use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::spilled::Spilled;
 
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
 #[command(next_help_heading = "Engine")]
@@ -39,7 +44,7 @@ impl RecomputeArgs {
         recompute::engine(engine, self.is_asked)
     }
 
-    /// Refuses work on a run that takes more memory than the limit. `needed` has the bytes for those of a step's tensors.
+    /// Refuses work on a run that takes more memory than the limit. `needed` has the bytes that it takes in one of these ways.
     ///
     /// # Errors
     /// If the work does not fit, with `--recompute` as advice where this option is enough.
@@ -48,41 +53,119 @@ impl RecomputeArgs {
         limits: &Limits,
         what: &str,
         run: &Run,
-        needed: &dyn Fn(u64) -> u64,
+        needed: &dyn Fn(Ways) -> u64,
     ) -> Result<(), Failure> {
-        let program = run.program();
-        let refused = limits.check(what, needed(self.step_bytes(program)));
-        if self.is_asked || run.job().rounding.is_some() {
-            return refused;
-        }
-        refused.map_err(|failure| {
-            let less = needed(recompute::step_bytes(program));
-            let fits = less <= limits.memory();
-            if fits { failure.help(format!("--recompute needs about {}", bytes_text(less))) } else { failure }
-        })
+        self.ways().check_memory(limits, what, run, needed)
     }
 
-    /// The bytes that a replay of the run takes, with those of a step's tensors.
-    pub fn replay_memory(self, run: &Run) -> u64 {
-        memory_with(run, self.step_bytes(run.program()))
+    /// The way in which this option computes.
+    pub fn ways(self) -> Ways {
+        Ways { recomputes: self.is_asked, outside: None }
     }
 
     /// The option behind another command, with a blank before it.
     pub fn option(self) -> &'static str {
         if self.is_asked { " --recompute" } else { "" }
     }
+}
 
-    /// The most bytes of tensors that are alive at once in a step.
-    pub fn step_bytes(self, program: &Program) -> u64 {
-        if self.is_asked { recompute::step_bytes(program) } else { liveness::step_bytes(program) }
+/// The ways to need less memory that a command may take.
+#[derive(Clone, Copy)]
+pub struct Ways {
+    /// Tensors are computed again.
+    pub recomputes: bool,
+    /// Slots and waiting gradients lie in a folder, if the command has the option.
+    pub outside: Option<bool>,
+}
+
+impl Ways {
+    /// The most bytes of tensors that are alive at once in a step. Audits keep the state `before`.
+    pub fn step_bytes(self, program: &Program, before: bool) -> u64 {
+        let keeping = Keeping { outside: self.outside == Some(true), before };
+        recompute::step_bytes_with(program, self.recomputes, keeping)
+    }
+
+    /// The bytes that a replay of the run takes as long as no step differs.
+    pub fn replay_memory(self, run: &Run) -> u64 {
+        memory_with(run, self.step_bytes(run.program(), true))
+    }
+
+    /// [`RecomputeArgs::check_memory`], which also advises `--offload`.
+    fn check_memory(
+        self,
+        limits: &Limits,
+        what: &str,
+        run: &Run,
+        needed: &dyn Fn(Ways) -> u64,
+    ) -> Result<(), Failure> {
+        let refused = limits.check(what, needed(self));
+        let others = [
+            ("--recompute", Ways { recomputes: true, ..self }),
+            ("--offload DIR", Ways { outside: Some(true), ..self }),
+            ("--recompute --offload", Ways { recomputes: true, outside: Some(true) }),
+        ];
+        let is_possible = |ways: Ways| {
+            let recomputes = !ways.recomputes || run.job().rounding.is_none();
+            recomputes && (ways.outside != Some(true) || self.outside.is_some())
+        };
+        refused.map_err(|failure| {
+            let fitting = others.into_iter().map(|(option, ways)| (option, ways, needed(ways)));
+            let mut fitting =
+                fitting.filter(|(_, ways, bytes)| is_possible(*ways) && *bytes <= limits.memory());
+            match fitting.next() {
+                Some((option, _, less)) => failure.help(format!("{option} needs about {}", bytes_text(less))),
+                None => failure,
+            }
+        })
     }
 }
+
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Engine")]
+pub struct OffloadArgs {
+    /// Take less memory and a disk: keep the optimizer's slots, and gradients that wait for their sum, in a file in this folder.
+    ///
+    /// The bits are the same. The file has no name and ends with the command, however that ends. The CPU engine alone takes the option.
+    #[arg(long = "offload", value_name = "DIR", hide_short_help = true)]
+    folder: Option<PathBuf>,
+}
+
+impl OffloadArgs {
+    /// Refuses other engines than the CPU's.
+    ///
+    /// # Errors
+    /// If the option is given for another engine.
+    fn check(&self, engine: &EngineArgs) -> Result<(), Failure> {
+        if self.folder.is_some() && engine.engine != EngineKind::Cpu {
+            let why = "--offload is for the CPU engine, whose tensors are in this machine's memory";
+            return Err(Failure::new(Exit::Usage, why).help("leave --offload out, or take --engine cpu"));
+        }
+        Ok(())
+    }
+
+    /// Gives the engines a place in the folder, if the option is given: a file each.
+    ///
+    /// # Errors
+    /// If the folder takes no file.
+    fn give(&self, engines: &mut [Box<dyn Engine>]) -> Result<(), Failure> {
+        let Some(folder) = &self.folder else { return Ok(()) };
+        for engine in engines {
+            engine.use_outside(Arc::new(Spilled::in_folder(folder)?));
+        }
+        Ok(())
+    }
+}
+
+/// Engines, and the check of their results, if there is one.
+pub type Engines = (Vec<Box<dyn Engine>>, Option<Check>);
 
 #[derive(clap::Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Engine")]
 pub struct AroundArgs {
     #[command(flatten)]
     pub recompute: RecomputeArgs,
+    #[command(flatten)]
+    pub offload: OffloadArgs,
     #[command(flatten)]
     pub check: CheckArgs,
 }
@@ -94,29 +177,57 @@ impl AroundArgs {
     /// If the engine to be checked is the scalar reference, or a logged job's tensors would have to be computed again.
     pub fn check(&self, engine: &EngineArgs, job: &Job) -> Result<(), Failure> {
         self.recompute.check(job)?;
+        self.offload.check(engine)?;
         self.check.check(engine)
     }
 
+    /// The ways in which the work is done.
+    pub fn ways(&self) -> Ways {
+        Ways { outside: Some(self.offload.folder.is_some()), ..self.recompute.ways() }
+    }
+
+    /// Refuses work on a run that takes more memory than the limit. `needed` has the bytes that it takes in one of these ways.
+    ///
+    /// # Errors
+    /// If the work does not fit, with options as advice that are enough.
+    pub fn check_memory(
+        &self,
+        limits: &Limits,
+        what: &str,
+        run: &Run,
+        needed: &dyn Fn(Ways) -> u64,
+    ) -> Result<(), Failure> {
+        self.ways().check_memory(limits, what, run, needed)
+    }
+
     /// [`around_all`](AroundArgs::around_all) of one engine.
-    pub fn around(&self, engine: Box<dyn Engine>, default: Shares) -> (Box<dyn Engine>, Option<Check>) {
-        let (mut engines, check) = self.around_all(vec![engine], default);
-        (engines.remove(0), check)
+    ///
+    /// # Errors
+    /// As [`around_all`](AroundArgs::around_all).
+    pub fn around(
+        &self,
+        engine: Box<dyn Engine>,
+        default: Shares,
+    ) -> Result<(Box<dyn Engine>, Option<Check>), Failure> {
+        let (mut engines, check) = self.around_all(vec![engine], default)?;
+        Ok((engines.remove(0), check))
     }
 
     /// The engines with what is asked for; `default` has the shares of a check that are not given.
-    pub fn around_all(
-        &self,
-        engines: Vec<Box<dyn Engine>>,
-        default: Shares,
-    ) -> (Vec<Box<dyn Engine>>, Option<Check>) {
+    ///
+    /// # Errors
+    /// If the folder of `--offload` takes no file.
+    pub fn around_all(&self, mut engines: Vec<Box<dyn Engine>>, default: Shares) -> Result<Engines, Failure> {
+        self.offload.give(&mut engines)?;
         let (engines, check) = self.check.around_all(engines, default);
         let engines = engines.into_iter().map(|engine| self.recompute.around(engine));
-        (engines.collect(), check)
+        Ok((engines.collect(), check))
     }
 
     /// The options that say the same to another process.
     pub fn options(&self) -> Vec<String> {
         let recompute = self.recompute.is_asked.then(|| "--recompute".to_string());
-        recompute.into_iter().chain(self.check.options()).collect()
+        let offload = self.offload.folder.iter().map(|folder| format!("--offload={}", folder.display()));
+        recompute.into_iter().chain(offload).chain(self.check.options()).collect()
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::cli::args::around::RecomputeArgs;
+use crate::cli::args::around::{RecomputeArgs, Ways};
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::limits::Limits;
@@ -16,6 +16,7 @@ use crate::cli::view::outcome::{
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use tiebreak_audit::plan::{Choice, ReplayPlan, memory_with, plan};
 use tiebreak_audit::{audit, checks, estimated_seconds, micro_batch, replay_begins_after, worth_estimating};
+use tiebreak_engine::recompute;
 use tiebreak_job::Granularity;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::shell;
@@ -62,8 +63,14 @@ fn audit_command(args: &Args) -> Next {
 /// The plan of the replay, which begins with the state after step `from`.
 fn planned(args: &Args, run: &Run, from: u32) -> Result<ReplayPlan, Failure> {
     let mut plan = plan(run, &[from], args.step, &Choice::Range(args.step, args.step));
-    args.recompute.check_memory(&args.limits, "a replay", run, &|step| memory_with(run, step))?;
-    plan.memory = args.recompute.replay_memory(run);
+    // A gradient of the step that follows the state needs no slots, and no sum.
+    let is_gradient = args.microbatch.is_some() && from + 1 == args.step;
+    let needed = |ways: Ways| match is_gradient {
+        true => memory_with(run, recompute::micro_batch_bytes(run.program(), ways.recomputes)),
+        false => ways.replay_memory(run),
+    };
+    args.recompute.check_memory(&args.limits, "a replay", run, &needed)?;
+    plan.memory = needed(args.recompute.ways());
     Ok(plan)
 }
 

@@ -3,18 +3,20 @@
 mod im2col;
 mod library;
 mod map;
+mod moved;
 pub mod native;
+mod pool;
 pub mod product;
 mod reduce;
 mod rounding_grid;
 
-use std::collections::BTreeMap;
-use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
-use super::liveness::last_uses_with_inputs;
+use super::outside::{Held, Outside};
 use super::{Compiled, Engine, EngineError, Inputs, Observer, QuantisedTensor, Tensor};
+use moved::Lifetimes;
 use native::Native;
+use pool::{Pool, Words};
 use product::{Axis, Operand, StridedView};
 use rayon::prelude::*;
 use reduce::Blocks;
@@ -23,65 +25,8 @@ use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::program::element::{self, Source};
 use tiebreak_contract::program::graph::{Graph, Node, Primitive, TensorId, TensorType, View};
 
-/// Freed memory by length, so that a step does not return it to the system after every node. A freed buffer serves lengths down
-/// to half its own, so the graphs of a step share memory and little of it is idle.
-#[derive(Default)]
-struct Pool(Mutex<BTreeMap<usize, Vec<Vec<u32>>>>);
-
 /// Words that a thread copies at a time.
 const COPIED: usize = 1 << 16;
-
-impl Pool {
-    /// At least `len` words with any contents.
-    fn memory(&self, len: usize) -> Vec<u32> {
-        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let fitting = free.range_mut(len..=len.saturating_mul(2)).find_map(|(_, memory)| memory.pop());
-        drop(free);
-        // New memory is zeroed by the system, page by page, for the thread that first writes to it.
-        fitting.unwrap_or_else(|| vec![0; len])
-    }
-
-    /// Takes memory back.
-    fn give(&self, memory: Vec<u32>) {
-        let mut free = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        free.entry(memory.len()).or_default().push(memory);
-    }
-
-    /// `len` words with any contents.
-    fn take(self: &Arc<Pool>, len: usize) -> Words {
-        Words { memory: self.memory(len), len, pool: Arc::downgrade(self) }
-    }
-}
-
-/// Words that go back to their pool.
-struct Words {
-    /// `len` words of the tensor, and maybe further words.
-    memory: Vec<u32>,
-    len: usize,
-    pool: Weak<Pool>,
-}
-
-impl Deref for Words {
-    type Target = [u32];
-
-    fn deref(&self) -> &[u32] {
-        &self.memory[..self.len]
-    }
-}
-
-impl DerefMut for Words {
-    fn deref_mut(&mut self) -> &mut [u32] {
-        &mut self.memory[..self.len]
-    }
-}
-
-impl Drop for Words {
-    fn drop(&mut self) {
-        if let Some(pool) = self.pool.upgrade() {
-            pool.give(std::mem::take(&mut self.memory));
-        }
-    }
-}
 
 /// A quantised tensor whose memory goes back to its pool.
 struct Quantised {
@@ -102,6 +47,8 @@ enum Storage {
     Words(Words),
     Bytes(Vec<u8>),
     Quantised(Quantised),
+    /// So many words outside of memory.
+    Outside(Box<dyn Held>, usize),
 }
 
 impl Storage {
@@ -125,6 +72,7 @@ pub struct Cpu {
     threads: rayon::ThreadPool,
     pool: Arc<Pool>,
     native: Native,
+    outside: Option<Arc<dyn Outside>>,
 }
 
 impl Cpu {
@@ -145,7 +93,7 @@ impl Cpu {
             let check = "rounding mode and subnormals".into();
             return Err(EngineError::SelfTest { device, check, fingerprint: None });
         }
-        Ok(Cpu { threads, pool: Arc::default(), native: Native::default() })
+        Ok(Cpu { threads, pool: Arc::default(), native: Native::default(), outside: None })
     }
 
     /// The engine with another order of summation in native products. No other result changes.
@@ -256,6 +204,37 @@ impl Cpu {
     }
 }
 
+impl Cpu {
+    /// The tensor outside of memory, if it is of words and the engine has such a place.
+    fn moved_out(&self, tensor: Tensor) -> Result<Tensor, EngineError> {
+        let (Some(outside), Storage::Words(words)) = (&self.outside, tensor.storage()) else {
+            return Ok(tensor);
+        };
+        let held = outside.put(words).map_err(moved::failed)?;
+        Ok(tensor.again(Storage::Outside(held, words.len())))
+    }
+
+    /// Brings what a node reads into memory.
+    fn move_in(&self, node: &Node, values: &mut [Option<Tensor>]) -> Result<(), EngineError> {
+        for id in node.primitive.inputs() {
+            let value = &mut values[id.0 as usize];
+            let Some(tensor) = value else { continue };
+            if let Some(words) = self.brought_in(tensor.storage())? {
+                *value = Some(tensor.again(Storage::Words(words)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The words of a tensor that is outside of memory.
+    fn brought_in(&self, storage: &Storage) -> Result<Option<Words>, EngineError> {
+        let Storage::Outside(held, len) = storage else { return Ok(None) };
+        let mut words = self.pool.take(*len);
+        held.get(&mut words).map_err(moved::failed)?;
+        Ok(Some(words))
+    }
+}
+
 /// True if this thread rounds to nearest even and keeps subnormals.
 fn environment_is_ieee() -> bool {
     let opaque = std::hint::black_box::<f32>;
@@ -313,6 +292,7 @@ fn show(storage: &Storage, visit: &mut dyn FnMut(&[u8])) {
         Storage::Words(w) => visit(&bytes_of(w)),
         Storage::Bytes(bytes) => visit(bytes),
         Storage::Quantised(quantised) => visit(&product::to_canonical(&quantised.operand)),
+        Storage::Outside(..) => unreachable!("a tensor is brought into memory before it is read"),
     }
 }
 
@@ -329,7 +309,10 @@ impl Engine for Cpu {
     }
 
     fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
-        show(tensor.storage(), visit);
+        match self.brought_in(tensor.storage())? {
+            Some(words) => show(&Storage::Words(words), visit),
+            None => show(tensor.storage(), visit),
+        }
         Ok(())
     }
 
@@ -341,13 +324,22 @@ impl Engine for Cpu {
         true
     }
 
+    fn put_outside(&mut self, tensor: Tensor) -> Result<Tensor, EngineError> {
+        self.moved_out(tensor)
+    }
+
+    fn use_outside(&mut self, outside: Arc<dyn Outside>) -> bool {
+        self.outside = Some(outside);
+        true
+    }
+
     fn release(&mut self) {
-        self.pool.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.pool.clear();
     }
 
     fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
-        let dying = last_uses_with_inputs(&graph);
-        Ok(Compiled::new(graph, dying))
+        let lifetimes = Lifetimes::of(&graph);
+        Ok(Compiled::new(graph, lifetimes))
     }
 
     fn run(
@@ -366,15 +358,18 @@ impl Engine for Cpu {
         mut observer: Option<&mut dyn Observer>,
     ) -> Result<Vec<Tensor>, EngineError> {
         let graph: &Graph = &compiled.graph;
-        let dying = compiled.of::<Vec<Vec<TensorId>>>();
+        let Lifetimes { dying, replaced } = compiled.of::<Lifetimes>();
         let mut values: Vec<Option<Tensor>> = vec![None; graph.tensors.len()];
         for (port, tensor) in graph.inputs.iter().zip(inputs) {
             values[port.tensor.0 as usize] = Some(tensor);
         }
+        let moves =
+            moved::are_outside(replaced, &values, |tensor| matches!(tensor.storage(), Storage::Outside(..)));
         // All nodes are one job of the threads, and the observer is called there: to hand over each node, or what the observer hashes,
         // costs more than to compute a small one.
         self.threads.install(|| {
             for (index, node) in graph.nodes.iter().enumerate() {
+                self.move_in(node, &mut values)?;
                 let output = self.compute(graph, node, &values);
                 let seen = observer.as_deref_mut().filter(|observer| observer.want(index, node).is_any());
                 let replaced = match seen {
@@ -388,6 +383,10 @@ impl Engine for Cpu {
                 };
                 values[node.output.0 as usize] = Some(Tensor::new(replaced.unwrap_or(output)));
                 dying[index].iter().for_each(|id| values[id.0 as usize] = None);
+                for &output in moves.get(&index).into_iter().flatten() {
+                    let value = values[output.0 as usize].take().expect("no later node makes it");
+                    values[output.0 as usize] = Some(self.moved_out(value)?);
+                }
             }
             Ok::<(), EngineError>(())
         })?;

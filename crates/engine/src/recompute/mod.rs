@@ -9,7 +9,7 @@ mod schedule;
 
 use std::sync::Arc;
 
-use super::liveness::{peak_bytes, step_bytes_of};
+use super::liveness::{Keeping, peak_bytes, step_bytes_of};
 use super::{Compiled, Engine, EngineError, Observer, Tensor};
 use observer::Watching;
 use schedule::{Schedule, schedule};
@@ -71,7 +71,8 @@ enum Kind {
 impl<E: Engine> Engine for Recomputing<E> {
     crate::forward!(
         self => self.engine;
-        describe, upload, read, roots, roots_later, read_each, binary64_roundings, is_on_host, finish, release, as_any, download,
+        describe, upload, read, roots, roots_later, read_each, binary64_roundings, is_on_host, put_outside, use_outside, finish, release,
+        as_any, download,
     );
 
     fn recomputes(&self) -> bool {
@@ -118,8 +119,20 @@ pub fn engine<'e>(engine: impl Engine + 'e, recomputes: bool) -> Box<dyn Engine 
 /// The most bytes of tensors that are alive at once in a step on a [`Recomputing`] engine, as
 /// [`step_bytes`](super::liveness::step_bytes) has them for others.
 pub fn step_bytes(program: &Program) -> u64 {
-    let repeated = schedule(&program.micro);
-    step_bytes_of(program, peak_bytes(repeated.as_ref().map_or(&program.micro, |(graph, _)| graph)))
+    step_bytes_with(program, true, Keeping::default())
+}
+
+/// The most bytes of tensors that are alive at once in a step, on a [`Recomputing`] engine if `recomputes`.
+#[doc(hidden)] // for the layers above
+pub fn step_bytes_with(program: &Program, recomputes: bool, keeping: Keeping) -> u64 {
+    step_bytes_of(program, micro_batch_bytes(program, recomputes), keeping)
+}
+
+/// The most bytes of tensors that are alive at once while one micro-batch runs, on a [`Recomputing`] engine if `recomputes`.
+#[doc(hidden)] // for the layers above
+pub fn micro_batch_bytes(program: &Program, recomputes: bool) -> u64 {
+    let repeated = if recomputes { schedule(&program.micro) } else { None };
+    peak_bytes(repeated.as_ref().map_or(&program.micro, |(graph, _)| graph))
 }
 
 /// Nodes of a micro-batch that a [`Recomputing`] engine computes twice, and all nodes of the micro-batch.

@@ -22,7 +22,10 @@ const HEADER_SLACK: usize = 1 << 16;
 /// The most bytes of several tensors that are read at once.
 const TOGETHER: u64 = 1 << 20;
 
-/// Bytes that are gathered before they are written.
+/// Bytes of small tensors that are gathered before they are written.
+const GATHERED: usize = 1 << 20;
+
+/// Bytes that are hashed at a time.
 const CHUNK: usize = 1 << 23;
 
 /// Writes the tensors that `state` lists, one at a time: `visit` shows each tensor's canonical bytes, in order.
@@ -39,10 +42,16 @@ pub fn write<E: From<RunError>>(
         let mut gathered = header(state);
         let mut written = Ok(());
         visited = visit(&mut |bytes| {
-            gathered.extend_from_slice(bytes);
-            if gathered.len() >= CHUNK && written.is_ok() {
+            let is_large = bytes.len() >= GATHERED;
+            if !is_large {
+                gathered.extend_from_slice(bytes);
+            }
+            if (is_large || gathered.len() >= GATHERED) && written.is_ok() {
                 written = file.write_all(&gathered);
                 gathered.clear();
+            }
+            if is_large && written.is_ok() {
+                written = file.write_all(bytes);
             }
         });
         written?;

@@ -307,6 +307,13 @@ impl Run {
         state_bytes(&self.program().state()).saturating_mul(2)
     }
 
+    /// Bytes that the largest tensor of a state takes while a state is read tensor by tensor: those of the file, and those of the tensor.
+    #[doc(hidden)] // the command's alone
+    pub fn tensor_memory(&self) -> u64 {
+        let bytes = self.program().state().iter().map(|tensor| tensor.ty().bytes() as u64).max();
+        bytes.unwrap_or(0).saturating_mul(2)
+    }
+
     /// Bytes of a step's batch.
     pub fn batch_memory(&self) -> u64 {
         let tensors = self.program().batch.iter().map(|tensor| tensor.ty().bytes() as u64);

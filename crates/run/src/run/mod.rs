@@ -38,6 +38,7 @@ pub mod reader;
 pub mod released_config;
 mod run_file;
 pub mod shell;
+pub mod spilled;
 pub mod state_files;
 pub mod states;
 mod store;

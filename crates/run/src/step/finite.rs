@@ -249,13 +249,12 @@ fn search(
     };
     let mut sums: Vec<Gradients> = Vec::new();
     for operation in tree::operations(batch.len() as u32) {
-        let sum = match (operation, sums.len()) {
-            (tree::Operation::Term(i), _) => {
-                session.micro_batch(scalars, i, &batch[i as usize], &mut finder)?
-            }
-            (tree::Operation::Add(i), waiting) => {
-                let last = sums.split_off(waiting - 2);
-                session.accumulate(i, &last[0], &last[1], &mut finder)?
+        let sum = match operation {
+            tree::Operation::Term(i) => session.micro_batch(scalars, i, &batch[i as usize], &mut finder)?,
+            tree::Operation::Add(i) => {
+                let right = sums.pop().expect("an addition has two operands");
+                let left = sums.pop().expect("an addition has two operands");
+                session.accumulate(i, left, right, &mut finder)?
             }
         };
         // Stops the computation after the first value.

@@ -7,7 +7,7 @@ mod page;
 mod shards;
 pub mod watch;
 
-use crate::cli::args::around::AroundArgs;
+use crate::cli::args::around::{AroundArgs, Engines};
 use crate::cli::args::corrections::{self, CorrectionArgs};
 use crate::cli::args::decided::Decided;
 use crate::cli::args::device_check::{self, Check};
@@ -38,7 +38,7 @@ use tiebreak_audit::corrections::Corrections;
 use tiebreak_audit::ground::Ground;
 use tiebreak_audit::merge::union;
 use tiebreak_audit::part as audit_part;
-use tiebreak_audit::plan::{Choice, ReplayPlan, memory_with, plan};
+use tiebreak_audit::plan::{Choice, ReplayPlan, memory_to_confirm, plan};
 use tiebreak_audit::resume::{Resumable, can_resume};
 use tiebreak_audit::watched;
 use tiebreak_audit::work::Work;
@@ -168,8 +168,10 @@ fn plan_text(plan: &ReplayPlan, run: &Run, jobs: usize, seconds: Option<f64>, en
     let seconds = seconds_text(seconds);
     let jobs_text = if jobs == 1 { String::new() } else { format!("{jobs} x ") };
     let seed = plan.seed.map_or(String::new(), |seed| format!(", sampling seed {seed}"));
+    let confirmed = memory_to_confirm(run, engine.recomputes());
     format!(
         "{} of {} segments, {} of {} steps{seed}: reads {}, needs about {} of memory{seconds} on {jobs_text}{}\n\
+         if a step differs, the scalar reference needs about {} to confirm it\n\
          probability to replay at least one of 1, 10, 100 bad steps: {one:.1} %, {ten:.1} %, {hundred:.1} %",
         plan.segments.len(),
         plan.of,
@@ -178,6 +180,7 @@ fn plan_text(plan: &ReplayPlan, run: &Run, jobs: usize, seconds: Option<f64>, en
         bytes_text(plan.bytes),
         bytes_text(jobs::memory(jobs, plan)),
         engine_text(engine),
+        bytes_text(confirmed),
     )
 }
 
@@ -216,7 +219,7 @@ fn audited(printer: Printer, path: &Path, options: &Options, traces: &Traces) ->
     // A contradiction that needs no replay is every shard's to report.
     if checked.inconsistent.is_none() {
         plan = options.divided.part_of(&run, &checked, (plan, last), plan_file.as_ref(), &options.part)?;
-        plan.memory = options.around.recompute.replay_memory(&run);
+        plan.memory = options.around.ways().replay_memory(&run);
         options.note_part(&run, &mut checked, &plan);
         // A report does not say whether the device was checked.
         let report = options.report.as_deref().filter(|_| !options.plan && !options.around.check.is_asked());
@@ -241,7 +244,7 @@ fn audited(printer: Printer, path: &Path, options: &Options, traces: &Traces) ->
         let seconds = seconds.map(|seconds| seconds / jobs as f64);
         let text = plan_text(&plan, &run, jobs, seconds, engines[0].as_ref());
         if options.plan {
-            let mut json = json!({ "plan": plan, "jobs": jobs, "seconds": seconds });
+            let mut json = json!({ "plan": plan, "jobs": jobs, "seconds": seconds, "memory_to_confirm": options.confirming(&run) });
             let again = options.key_option() + options.around.recompute.option();
             let text = text + &options.divided.write(&run, &checked, &plan, (path, &again), &mut json)?;
             printer.result(Lines::split(&text), &json);
@@ -265,13 +268,10 @@ fn audited(printer: Printer, path: &Path, options: &Options, traces: &Traces) ->
     Ok(publish(printer, &report, verdict.as_ref(), options, (signer.as_ref(), &about), check.as_ref()))
 }
 
-/// Engines, and the check of their results, if there is one.
-type Engines = (Vec<Box<dyn Engine>>, Option<Check>);
-
 impl Options {
     /// So many engines, with what is around them.
     fn engines(&self, jobs: usize) -> Result<Engines, Failure> {
-        Ok(self.around.around_all(jobs::engines(jobs, &self.engine)?, device_check::OF_AUDITS))
+        self.around.around_all(jobs::engines(jobs, &self.engine)?, device_check::OF_AUDITS)
     }
 
     /// True if native kernels audit, which the run has to allow.
@@ -286,9 +286,13 @@ impl Options {
 
     /// The number of replays at once.
     fn jobs(&self, run: &Run, plan: &ReplayPlan) -> Result<usize, Failure> {
-        let needed = |step| memory_with(run, step);
-        self.around.recompute.check_memory(&self.limits, "a replay", run, &needed)?;
+        self.around.check_memory(&self.limits, "a replay", run, &|ways| ways.replay_memory(run))?;
         jobs::number(self.jobs, plan, &self.limits, &self.engine)
+    }
+
+    /// The bytes that it takes to confirm a difference.
+    fn confirming(&self, run: &Run) -> u64 {
+        memory_to_confirm(run, self.around.recompute.is_asked)
     }
 
     /// Refuses `--only-part` of all steps.

@@ -30,6 +30,7 @@ use tiebreak_audit::merge::union;
 use tiebreak_audit::report_file::{REPORT_MAX, encode};
 use tiebreak_audit::resume::{Resumable, can_resume};
 use tiebreak_audit::{AuditError, Outcome, Report, audit_in_jobs};
+use tiebreak_contract::program::step::state_bytes;
 use tiebreak_dispute::verdict::Verdict;
 use tiebreak_engine::Engine;
 use tiebreak_record::commit::digest::Digest;
@@ -304,7 +305,10 @@ impl Watch {
         let run = run_at(&self.run, Salts::Closed)?;
         self.check_key(&run)?;
         self.options.around.check(&self.options.engine, run.job()).map_err(Stopped::Now)?;
-        run.within_memory("a replay of one step", run.state_memory().saturating_add(run.batch_memory()))?;
+        run.within_memory(
+            "a replay of one step",
+            state_bytes(&run.program().state()).saturating_add(run.batch_memory()),
+        )?;
         // A file that only has a later head's name is no news.
         let sizes = run.head_sizes()?;
         let size = match sizes.into_iter().rfind(|&size| run.head(size, self.public.as_ref()).is_ok()) {
@@ -453,7 +457,7 @@ impl Watch {
             return Ok(true);
         }
         self.options.note_part(run, &mut checked, &plan);
-        plan.memory = self.options.around.recompute.replay_memory(run);
+        plan.memory = self.options.around.ways().replay_memory(run);
         let jobs = self.options.jobs(run, &plan).map_err(Stopped::Now)?;
         let (mut engines, _) = self.options.engines(jobs).map_err(Stopped::Now)?;
         let keeper = match (&self.options.report, &self.signer) {

@@ -1,6 +1,7 @@
 //! `tiebreak job`.
 
 mod finite;
+mod memory;
 mod new;
 mod reference;
 
@@ -20,8 +21,6 @@ use tiebreak_contract::program::models::{Input, KINDS, Model};
 use tiebreak_contract::program::step::{Program, state_bytes};
 use tiebreak_dispute::game::moves::LEAF_MAX;
 use tiebreak_dispute::size::samples_bytes;
-use tiebreak_engine::liveness::step_bytes;
-use tiebreak_engine::recompute;
 use tiebreak_job::Job;
 use tiebreak_job::data::targets;
 use tiebreak_job::identity::{philox_key, program_digest, seed};
@@ -307,7 +306,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     check_thresholds(path, &job, &program)?;
     let nodes = [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len());
     let state = state_bytes(&program.state());
-    let (peak, recomputed) = (step_bytes(&program), recompute::step_bytes(&program));
+    let memory = memory::Memory::of(&program);
     let digest = program_digest(&program);
     let companions = Companions::of_job(&job, &files)?;
     let data = check_data(printer, &files, &job, &program, &companions)?;
@@ -325,7 +324,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     printer.result(
         Lines::split(&format!(
             "{}: {} parameters, {} steps of {} samples\n{} samples{} in {} of data: {steps_per_epoch:.1} steps an epoch, {epochs:.2} \
-             epochs; every id and label is the model's{}; samples of steps {} were drawn\ninitial state: {}\nstate {}, tensors of a step take {}\n\
+             epochs; every id and label is the model's{}; samples of steps {} were drawn\ninitial state: {}\nstate {}, {}\n\
              {} operators (micro-batch, accumulation, update)\njob     {}\nprogram {digest}\ndata    {}\ntrain it with: {}",
             one_line(&path.display().to_string()),
             program.parameter_count(),
@@ -338,13 +337,13 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
             drawn.join(", "),
             one_line(&origin),
             bytes_text(state),
-            step_text(peak, recomputed),
+            memory.text(),
             nodes.map(|count| count.to_string()).join(" + "),
             job.digest(),
             data.root,
             train_command(args),
         )),
-        &json!({
+        &memory.in_json(json!({
             "parameters": program.parameter_count(),
             "steps": job.steps,
             "batch": program.samples(),
@@ -360,23 +359,11 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
             "initial": initial,
             "not_finite": not_finite,
             "state_bytes": state,
-            "step_bytes": peak,
-            "recomputed_step_bytes": recomputed,
             "nodes": nodes,
             "job": job.digest(),
             "program": digest,
             "data": data.root,
-        }),
+        })),
     );
     Ok(Exit::Match)
-}
-
-/// The memory of a step's tensors in words, and that with `--recompute` if it is less.
-fn step_text(peak: u64, recomputed: u64) -> String {
-    let peak_text = format!("{} at most", bytes_text(peak));
-    if recomputed < peak {
-        format!("{peak_text}, {} with --recompute", bytes_text(recomputed))
-    } else {
-        peak_text
-    }
 }

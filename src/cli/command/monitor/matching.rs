@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 use tiebreak_audit::checks;
-use tiebreak_audit::plan::memory;
+use tiebreak_audit::plan::memory_at_most;
 use tiebreak_monitor::closed::LogHead;
 use tiebreak_monitor::inspection::examine::{Inspection, examine};
 use tiebreak_monitor::inspection::finding::Finding;
@@ -314,7 +314,7 @@ fn matched(printer: Printer, args: &Args) -> CommandResult {
     let steps = shards::steps(&runs, &wanted);
     if steps > 0 {
         for opened in &runs {
-            args.limits.check("a replay", memory(&opened.run))?;
+            args.limits.check("a replay", memory_at_most(&opened.run))?;
         }
         printer.say(format!("replays at most {steps} steps on {}", engine.describe()));
     }

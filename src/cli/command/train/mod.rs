@@ -14,7 +14,7 @@ use std::time::Instant;
 use clap::{ArgAction, ValueEnum};
 use serde_json::json;
 
-use crate::cli::args::around::AroundArgs;
+use crate::cli::args::around::{AroundArgs, Ways};
 use crate::cli::args::device_check;
 #[cfg(feature = "gpu")]
 use crate::cli::args::device_memory;
@@ -158,7 +158,7 @@ fn worked(printer: Printer, args: Args, traces: &Traces) -> CommandResult {
     let agent = args.agent.of_rank(0);
     let asked = check(&args, &role, &job, begun.as_ref(), &agent)?;
     let engine = open(&role.engine(&args.engine)?)?;
-    let (mut engine, checking) = args.around.around(engine, device_check::OF_TRAINING);
+    let (mut engine, checking) = args.around.around(engine, device_check::OF_TRAINING)?;
     let exposed = args.metrics.served(printer, TrainingMetrics::registered)?;
     let run = match begun {
         None => new_run(printer, &args, out, private.as_ref())?,
@@ -260,17 +260,21 @@ fn job_of(args: &Args, begun: Option<&Run>) -> Result<Job, Failure> {
 
 /// Refuses training that needs more memory than there is, here or on the GPU.
 fn check_memory(run: &Run, args: &Args) -> Result<(), Failure> {
-    let needed = |step| host_memory(run, &args.engine, step);
-    args.around.recompute.check_memory(&args.limits, "training", run, &needed)?;
+    let needed = |ways: Ways| host_memory(run, &args.engine, ways);
+    args.around.check_memory(&args.limits, "training", run, &needed)?;
     #[cfg(feature = "gpu")]
     device_memory::check(run.job(), run.program(), &args.engine, args.around.recompute.is_asked)?;
     Ok(())
 }
 
 /// The memory that training takes on this side of an engine: a GPU has the tensors of a step.
-fn host_memory(run: &Run, engine: &EngineArgs, step: u64) -> u64 {
-    let on_device = if engine.is_on_host() { 0 } else { step };
-    plan::memory_with(run, step).saturating_sub(on_device)
+fn host_memory(run: &Run, engine: &EngineArgs, ways: Ways) -> u64 {
+    // A state passes tensor by tensor, and waits for a device in two buffers.
+    let step = match engine.is_on_host() {
+        true => ways.step_bytes(run.program(), false),
+        false => run.tensor_memory(),
+    };
+    plan::memory_with(run, step)
 }
 
 /// Says that a run is at its end.
@@ -384,7 +388,7 @@ fn announce(
         run.job().steps,
         ranks.map_or(String::new(), |ranks| format!("{} ranks, rank 0 on ", ranks.ranks())),
         engine.describe(),
-        bytes_text(around.recompute.step_bytes(run.program())),
+        bytes_text(around.ways().step_bytes(run.program(), false)),
         bytes_text(disk_needed(run)),
     ));
     if let Some(advice) = run.job().rounding.as_ref().and_then(|r| r.advice(&run.program().micro.logged)) {
@@ -557,9 +561,9 @@ fn work(
         |error: &dyn std::fmt::Display| Failure::new(Exit::Undecided, format!("rank {rank}: {error}"));
     let tcp = Tcp::join(coordinator, place.clone()).map_err(|error| failed(&error))?;
     let mut ranks = network(tcp, meeting).map_err(|error| failed(&error))?;
-    let engine = || match open(engine) {
-        Ok(engine) => Ok(around.around(engine, device_check::OF_TRAINING).0),
-        Err(failure) => Err(EngineError::Stopped(failure.message)),
+    let engine = || {
+        let opened = open(engine).and_then(|engine| around.around(engine, device_check::OF_TRAINING));
+        opened.map(|(engine, _)| engine).map_err(|failure| EngineError::Stopped(failure.message))
     };
     let asked = Asked::listen(printer, limits, start);
     let mut watch = WatchedRank::new(printer, agent);

@@ -10,6 +10,7 @@ use serde_json::json;
 use super::bar::Bar;
 use super::host_memory;
 use super::stopped::Asked;
+use crate::cli::args::around::Ways;
 #[cfg(feature = "gpu")]
 use crate::cli::args::device_memory;
 use crate::cli::args::engine::{EngineArgs, open_exact};
@@ -18,7 +19,6 @@ use crate::cli::args::limits::Limits;
 use crate::cli::args::random::random;
 use crate::cli::view::escape::one_line;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use tiebreak_engine::liveness::step_bytes;
 use tiebreak_run::run::Folder;
 use tiebreak_train::fed::{Feed, Recording};
 use tiebreak_train::{Beginning, TrainError, record};
@@ -58,7 +58,8 @@ pub fn run(printer: Printer, words: &[OsString], feed: &mut dyn Feed) -> Command
         nonce: random()?,
     })?;
     let run = recording.run();
-    args.limits.check("training", host_memory(run, &args.engine, step_bytes(run.program())))?;
+    args.limits
+        .check("training", host_memory(run, &args.engine, Ways { recomputes: false, outside: None }))?;
     #[cfg(feature = "gpu")]
     device_memory::check(run.job(), run.program(), &args.engine, false)?;
     let mut bar = Bar::new(printer, run);

@@ -117,7 +117,7 @@ fn trainers_tile(
         return Err(Failure::new(Exit::Usage, why));
     }
     has_folder(&args.out)?;
-    args.limits.check("a replay", plan::memory(&run))?;
+    args.limits.check("a replay", plan::memory_at_most(&run))?;
     watch.planned();
     let mut engine = open(&args.engine)?;
     let working = printer.working("replaying to the verdict's step", None);

@@ -348,7 +348,7 @@ fn check(printer: Printer, args: Check, watch: &Watch) -> CommandResult {
             let (convicts, text) = match step {
                 0 => weights_verdict(printer, &run, &args.weights)?,
                 step => {
-                    args.limits.check("a replay", plan::memory(&run))?;
+                    args.limits.check("a replay", plan::memory_at_most(&run))?;
                     watch.planned();
                     step_verdict(printer, &run, &verdict, step, public.as_ref())?
                 }
