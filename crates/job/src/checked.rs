@@ -20,8 +20,9 @@ const PIECE_SLICES: usize = PIECE_BYTES / SLICE_BYTES;
 const GROUP_PIECES: usize = GROUP_BYTES / PIECE_BYTES;
 /// Pieces kept in memory for all files that are read together: 256 MiB.
 const KEPT_PIECES: usize = 16_384;
-/// Groups whose pieces can be checked alone, for all files that are read together: 16 GiB of data. Their values take some 40 MiB.
-const KNOWN_GROUPS: usize = 1 << 18;
+/// Groups whose pieces can be checked alone, for all files that are read together: 14 GiB of data. Their values take 34 MiB in a
+/// table that is seven eighths full.
+const KNOWN_GROUPS: usize = 7 << 15;
 
 /// The reason why bytes were not read.
 #[derive(Debug)]
@@ -53,6 +54,8 @@ pub(super) struct Checked {
     known: HashMap<usize, [Hash; GROUP_PIECES]>,
     /// The last two groups of a single pass.
     passed: [Option<(usize, Arc<Vec<u8>>)>; 2],
+    /// The last piece that was asked for.
+    last: usize,
     kept_max: usize,
     known_max: usize,
 }
@@ -74,14 +77,16 @@ impl Checked {
             before: HashMap::new(),
             known: HashMap::new(),
             passed: [None, None],
+            last: 0,
             kept_max: KEPT_PIECES,
             known_max: KNOWN_GROUPS,
         }
     }
 
-    /// Divides the memory among this number of files.
+    /// Divides the memory among this number of files. Each keeps a group in any case.
     pub(super) fn share_memory(&mut self, files: usize) {
-        (self.kept_max, self.known_max) = (KEPT_PIECES / files.max(1), KNOWN_GROUPS / files.max(1));
+        let files = files.max(1);
+        (self.kept_max, self.known_max) = ((KEPT_PIECES / files).max(GROUP_PIECES), KNOWN_GROUPS / files);
     }
 
     /// The values of the file's groups.
@@ -104,42 +109,64 @@ impl Checked {
 
     /// The bytes of a piece of the file.
     fn piece(&mut self, number: usize) -> Result<Arc<Vec<u8>>, Unread> {
+        let follows = std::mem::replace(&mut self.last, number) + 1 == number;
         if let Some(piece) = self.fresh.get(&number) {
             return Ok(piece.clone());
         }
+        if let Some(piece) = self.before.remove(&number) {
+            self.make_room(1);
+            self.fresh.insert(number, piece.clone());
+            return Ok(piece);
+        }
         let (group, place) = (number / GROUP_PIECES, number % GROUP_PIECES);
-        let piece = if let Some(piece) = self.before.remove(&number) {
-            piece
-        } else if let Some(values) = self.known.get(&group) {
-            let due = values[place];
-            let (range, bytes) = self.read(number, PIECE_BYTES)?;
-            if self.piece_values(number, &bytes).first() != Some(&due) {
-                return Err(Unread::Changed(range));
-            }
-            Arc::new(bytes)
-        } else {
-            let bytes = self.group(group)?;
-            let mut pieces = bytes.chunks(PIECE_BYTES).map(|piece| Arc::new(piece.to_vec()));
-            let first = group * GROUP_PIECES;
-            (first..number).zip(pieces.by_ref()).for_each(|(number, piece)| self.keep(number, piece));
-            let wanted = pieces.next().unwrap_or_default();
-            (number + 1..).zip(pieces).for_each(|(number, piece)| self.keep(number, piece));
-            wanted
+        let (first, pieces) = match self.known.get(&group).copied() {
+            // Whoever asks for one piece after another gets the rest of the group at once.
+            Some(values) if follows => (number, self.known_pieces(number, &values[place..])?),
+            Some(values) => (number, self.known_pieces(number, &values[place..=place])?),
+            None => (group * GROUP_PIECES, cut(&self.group(group)?)),
         };
-        self.keep(number, piece.clone());
-        Ok(piece)
+        let wanted = pieces.get(number - first).cloned().unwrap_or_default();
+        self.make_room(pieces.len());
+        self.fresh.extend((first..).zip(pieces));
+        Ok(wanted)
     }
 
-    fn keep(&mut self, number: usize, piece: Arc<Vec<u8>>) {
-        if self.fresh.len() >= (self.kept_max / 2).max(1) {
-            self.before = std::mem::take(&mut self.fresh);
+    /// The pieces from `number` on, which have these values, in one read; fewer at the end of the file.
+    fn known_pieces(&mut self, number: usize, values: &[Hash]) -> Result<Vec<Arc<Vec<u8>>>, Unread> {
+        let first = number as u64 * PIECE_BYTES as u64;
+        let (range, bytes) = self.read(first, values.len() * PIECE_BYTES)?;
+        let found = self.piece_values(number, &bytes);
+        if found.is_empty() || found != values[..found.len()] {
+            return Err(Unread::Changed(range));
         }
-        self.fresh.insert(number, piece);
+        Ok(cut(&bytes))
+    }
+
+    /// Makes room for so many pieces, at most those of a group.
+    fn make_room(&mut self, pieces: usize) {
+        // A file with little memory keeps one group, and nothing of before.
+        let half = self.kept_max / 2;
+        let (most, keeps) = if half < GROUP_PIECES { (self.kept_max, false) } else { (half, true) };
+        if self.fresh.len() + pieces > most {
+            let before = std::mem::take(&mut self.fresh);
+            self.before = if keeps { before } else { HashMap::new() };
+        }
+    }
+
+    /// The bytes of a group, from the memory as far as they are there.
+    pub(super) fn kept_group(&mut self, number: usize) -> Result<Vec<u8>, Unread> {
+        let first = number * GROUP_PIECES;
+        let end = (self.bytes.div_ceil(PIECE_BYTES as u64) as usize).min(first + GROUP_PIECES);
+        let mut bytes = Vec::with_capacity(GROUP_BYTES);
+        for piece in first..end {
+            bytes.extend_from_slice(&self.piece(piece)?);
+        }
+        Ok(bytes)
     }
 
     /// The bytes of a group, read and checked whole.
     pub(super) fn group(&mut self, number: usize) -> Result<Arc<Vec<u8>>, Unread> {
-        let (range, bytes) = self.read(number, GROUP_BYTES)?;
+        let (range, bytes) = self.read(number as u64 * GROUP_BYTES as u64, GROUP_BYTES)?;
         let values = self.piece_values(number * GROUP_PIECES, &bytes);
         let value = match (&self.salts, self.tree.len()) {
             // The only group of a file is BLAKE3's root, and no subtree.
@@ -168,6 +195,11 @@ impl Checked {
         Ok(group)
     }
 
+    /// Forgets the groups of a pass, which is over.
+    pub(super) fn end_pass(&mut self) {
+        self.passed = [None, None];
+    }
+
     /// The values of the pieces of these bytes, which begin with piece `first`.
     fn piece_values(&self, first: usize, bytes: &[u8]) -> Vec<Hash> {
         match &self.salts {
@@ -184,9 +216,8 @@ impl Checked {
         }
     }
 
-    /// The bytes from `number * size` on, at most `size` of them, with their range in the file.
-    fn read(&mut self, number: usize, size: usize) -> Result<(Range<u64>, Vec<u8>), Unread> {
-        let first = number as u64 * size as u64;
+    /// The bytes from `first` on, at most `size` of them, with their range in the file.
+    fn read(&mut self, first: u64, size: usize) -> Result<(Range<u64>, Vec<u8>), Unread> {
         let range = first..self.bytes.min(first + size as u64);
         let mut bytes = vec![0; range.end.saturating_sub(first) as usize];
         let read = self.source.seek(SeekFrom::Start(first)).and_then(|_| self.source.read_exact(&mut bytes));
@@ -196,6 +227,11 @@ impl Checked {
             Err(error) => Err(Unread::Io(error)),
         }
     }
+}
+
+/// The pieces of bytes that begin with one.
+fn cut(bytes: &[u8]) -> Vec<Arc<Vec<u8>>> {
+    bytes.chunks(PIECE_BYTES).map(|piece| Arc::new(piece.to_vec())).collect()
 }
 
 #[cfg(test)]
@@ -262,13 +298,13 @@ mod tests {
     #[test]
     fn slices_are_those_of_the_file_in_any_order_and_in_any_memory() {
         for len in [1usize, 1024, 16_384, 16_385, 65_536, 65_537, 131_073, 200_001, 400_000] {
-            for (hides, memory) in [(false, (8, 9)), (true, (8, 9)), (false, (0, 2)), (true, (1, 0))] {
+            for (hides, memory) in [(false, (8, 9)), (true, (8, 9)), (false, (4, 2)), (true, (5, 0))] {
                 let (contents, _, mut checked) = opened(len, hides, memory);
                 let slices = len.div_ceil(SLICE_BYTES);
                 for slice in (0..3 * slices).map(|i| i * 37 % slices) {
                     let due = &contents[slice * SLICE_BYTES..len.min((slice + 1) * SLICE_BYTES)];
                     checked.with_slice(slice, |bytes| assert_eq!(bytes, due)).unwrap();
-                    assert!(checked.fresh.len() + checked.before.len() <= memory.0.max(2), "{memory:?}");
+                    assert!(checked.fresh.len() + checked.before.len() <= memory.0, "{memory:?}");
                     assert!(checked.known.len() <= memory.1, "{memory:?}");
                 }
             }
@@ -296,17 +332,37 @@ mod tests {
     }
 
     #[test]
+    fn who_reads_on_gets_the_rest_of_a_group() {
+        let (contents, source, mut checked) = opened(400_000, false, (4, 9));
+        for slice in 0..contents.len().div_ceil(SLICE_BYTES) {
+            checked.with_slice(slice, |_| ()).unwrap();
+        }
+        assert_eq!(source.taken(), contents.len());
+        for slice in 0..contents.len().div_ceil(SLICE_BYTES) {
+            checked.with_slice(slice, |_| ()).unwrap();
+            let read = source.taken();
+            let begins = slice % GROUP_SLICES == 0 || slice == PIECE_SLICES;
+            assert_eq!(read > 0, begins, "slice {slice}: {read} bytes");
+        }
+        assert_eq!(checked.kept_group(2).unwrap(), contents[2 * GROUP_BYTES..3 * GROUP_BYTES]);
+        assert_eq!(checked.kept_group(6).unwrap(), contents[6 * GROUP_BYTES..]);
+    }
+
+    #[test]
     fn bytes_that_change_after_a_check_are_refused() {
         for hides in [false, true] {
-            let (_, source, mut checked) = opened(400_000, hides, (2, 9));
+            let (_, source, mut checked) = opened(400_000, hides, (4, 9));
             checked.with_slice(0, |_| ()).unwrap();
             checked.with_slice(5 * GROUP_SLICES, |_| ()).unwrap();
             source.change(2 * PIECE_BYTES + 5);
-            checked.with_slice(PIECE_SLICES, |_| ()).unwrap();
-            let found = checked.with_slice(2 * PIECE_SLICES + 3, |_| ());
-            assert!(matches!(&found, Err(Unread::Changed(range)) if *range == (32_768..49_152)), "{found:?}");
-            let found = checked.group(0).map(|_| ());
-            assert!(matches!(&found, Err(Unread::Changed(range)) if *range == (0..65_536)), "{found:?}");
+            let changed = |found: &Result<(), Unread>, at: Range<u64>| {
+                assert!(matches!(found, Err(Unread::Changed(range)) if *range == at), "{found:?}");
+            };
+            checked.with_slice(0, |_| ()).unwrap();
+            changed(&checked.with_slice(2 * PIECE_SLICES + 3, |_| ()), 32_768..49_152);
+            checked.with_slice(0, |_| ()).unwrap();
+            changed(&checked.with_slice(PIECE_SLICES, |_| ()), 16_384..65_536);
+            changed(&checked.group(0).map(|_| ()), 0..65_536);
             assert!(checked.passing_group(0).is_err());
         }
     }

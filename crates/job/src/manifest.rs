@@ -127,12 +127,6 @@ pub(super) fn each_group(contents: &mut impl Read, mut each: impl FnMut(&[u8])) 
     }
 }
 
-/// The root of BLAKE3's tree over these groups' values.
-fn blake3_root(groups: &[Hash]) -> Result<Digest, Malformed> {
-    let every: Vec<(usize, Hash)> = groups.iter().copied().enumerate().collect();
-    multiproof::root(multiproof::blake3, groups.len(), &every, &[]).map(Digest)
-}
-
 /// The values of a file's groups in BLAKE3's tree, which check a group without the rest of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupTree(pub(super) Vec<Hash>);
@@ -156,7 +150,7 @@ impl GroupTree {
         if let ([only], Some(whole)) = (&mut groups[..], first) {
             *only = whole;
         }
-        let root = blake3_root(&groups).map_err(io::Error::other)?;
+        let root = Digest(multiproof::whole(multiproof::blake3, &groups));
         Ok((FileManifest { bytes, root }, GroupTree(groups)))
     }
 
@@ -180,7 +174,7 @@ impl GroupTree {
         if !rest.is_empty() || groups.len() != pieces(manifest.bytes, GROUP_BYTES) {
             return Err(wrong(format!("it has {} bytes; the manifest's file gives {due}", bytes.len())));
         }
-        let root = blake3_root(groups)?;
+        let root = Digest(multiproof::whole(multiproof::blake3, groups));
         if root == manifest.root {
             return Ok(GroupTree(groups.to_vec()));
         }
@@ -309,7 +303,7 @@ impl DataFile {
     }
 
     /// [`DataFile::read`] for a single pass from the beginning of a file to its end. No slices are noted as read, and at most two
-    /// groups are kept.
+    /// groups are kept, until the end was read.
     ///
     /// # Errors
     /// As [`DataFile::read`].
@@ -323,6 +317,9 @@ impl DataFile {
             let wanted = (group.len() - start).min((end - at) as usize);
             bytes.extend(&group[start..start + wanted]);
             at += wanted as u64;
+        }
+        if let (Contents::Source(checked), true) = (&mut self.contents, end == self.manifest.bytes) {
+            checked.end_pass();
         }
         Ok(bytes)
     }
@@ -406,7 +403,7 @@ impl DataFile {
         };
         let count = pieces(self.manifest.bytes, SLICE_BYTES);
         for group in slices.iter().map(|slice| slice / GROUP_SLICES).collect::<BTreeSet<usize>>() {
-            let bytes = self.read_source(|checked| checked.group(group))?;
+            let bytes = self.read_source(|checked| checked.kept_group(group))?;
             let values = match (salts, pieces(self.manifest.bytes, GROUP_BYTES)) {
                 (Some(salts), _) => salts.values(group * GROUP_SLICES, &bytes),
                 (None, 1) => piece_values(&bytes, SLICE_BYTES),

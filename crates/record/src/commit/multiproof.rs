@@ -41,6 +41,18 @@ pub fn subtree(join: Join, values: &[Hash]) -> Hash {
     }
 }
 
+/// The root of the tree over all pieces' values; the value of the only piece is the root.
+#[doc(hidden)] // for the layers above
+pub fn whole(join: Join, values: &[Hash]) -> Hash {
+    match values {
+        [one] => *one,
+        _ => {
+            let (left, right) = values.split_at(split(values.len()));
+            join(&subtree(join, left), &subtree(join, right), true)
+        }
+    }
+}
+
 /// The hashes that prove the pieces `wanted` (ascending, at least one) among all pieces' values.
 pub fn prove(join: Join, values: &[Hash], wanted: &[usize]) -> Vec<Hash> {
     prove_by(values.len(), wanted, &mut |first, count| subtree(join, &values[first..first + count]))
