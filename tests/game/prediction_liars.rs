@@ -3,10 +3,15 @@
 use std::cell::RefCell;
 
 use tiebreak_audit::predictions::Accuser;
+use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::program::graph::TensorId;
 use tiebreak_dispute::answer::{AnswerRuling, AnswerVerdict, Origin};
+use tiebreak_dispute::game::breach::Unsettled;
+use tiebreak_dispute::game::element::fold_of;
 use tiebreak_dispute::game::message::{Answer, Asked, Question, Sealed, Subject, Tree, commitment};
 use tiebreak_dispute::game::result::Reason;
+use tiebreak_dispute::game::terms::Terms;
+use tiebreak_dispute::game::verdict::GameVerdict;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_game::party::{PartyError, ReceiptParty, Replayed};
 use tiebreak_record::commit::answer_trace::{claimed_root, node_leaf};
@@ -14,13 +19,14 @@ use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::predictions::Predictions;
 use tiebreak_record::commit::proven::Base64;
+use tiebreak_record::commit::tensor;
 use tiebreak_run::predict::Inputs;
 use tiebreak_run::run::disk::Disk;
 
 use crate::play::key;
-use crate::predictions::{Predicting, gpt, perceptron};
-use crate::receipt_liars::every_trick_loses;
-use crate::receipts::{NOWHERE, Played, forge, honestly, lost, opened, play};
+use crate::predictions::{Predicting, gpt, perceptron, wide};
+use crate::receipt_liars::{Stating, every_trick_loses};
+use crate::receipts::{NOWHERE, Played, Wrong, change, forge, honestly, lost, opened, play};
 
 /// Each trick from each turn on, of a liar about an operator that reads the sample, and about a logit.
 #[test]
@@ -28,6 +34,68 @@ fn a_party_that_withholds_a_sample_loses() {
     let model = Predicting::new(perceptron());
     every_trick_loses(&model, (1, model.reader(), 5), &|_, _, _, answer| answer);
     every_trick_loses(&model, model.wrong_logit(2, 1100), &|_, _, _, answer| answer);
+}
+
+/// The same for a liar about a sum of many products of a sample, which is searched.
+#[test]
+fn a_party_that_withholds_a_part_of_a_samples_sum_loses() {
+    let model = Predicting::new(wide());
+    let graph = model.pass().graph;
+    let folded = (0..graph.nodes.len()).find(|&node| fold_of(&graph, node, 0, 0).is_some()).unwrap();
+    let stating = [0, 1].map(Stating::new);
+    let kinds = every_trick_loses(&model, (1, folded, 0), &|liar, party, asked, answer| {
+        stating[liar].answer(party, asked, answer)
+    });
+    assert_eq!(kinds.into_iter().collect::<Vec<_>>(), ["frame", "subtotals", "terms", "total"]);
+}
+
+/// A signer names a sample with a token that the model does not take, so that no value is right: nobody but the signer loses.
+#[test]
+fn a_number_that_the_model_does_not_take_convicts_the_signer_alone() {
+    let model = Predicting::new(gpt());
+    let (pass, reader) = (model.pass(), model.reader());
+    let bad = bytes_of(&[89, 90, 0, 0, 0]);
+    let read = |id: &TensorId| pass.origin(*id) == Some(&Origin::Sample);
+    let id = pass.graph.nodes[reader].primitive.inputs().into_iter().find(read).unwrap();
+    let mut receipt = model.receipt.clone();
+    receipt.samples[1].input = tensor::digest(pass.graph.tensor(id), &bad);
+    let terms = model.terms(&receipt);
+    let shows = |answer: Answer| match answer {
+        Answer::Operands { mut inputs } => {
+            for input in inputs.iter_mut().filter(|input| read(&TensorId(input.tensor))) {
+                input.bytes = Base64(bad.clone());
+            }
+            Some(Answer::Operands { inputs })
+        }
+        answer => Some(answer),
+    };
+    // In element 8 the token is 90, of which no embedding is right.
+    let wrong = (1, reader, 8 * 4);
+    let party = |terms: &Terms, number: u8, wrong: Wrong| {
+        model.liar(terms, number, model.inputs(), Box::new(change(wrong)))
+    };
+    for wrongs in [[NOWHERE, wrong], [wrong, NOWHERE]] {
+        let signed =
+            if wrongs[0] == NOWHERE { terms.clone() } else { model.terms(&model.signing(&receipt, wrong)) };
+        let mut parties = [party(&signed, 0, wrongs[0]), party(&signed, 1, wrongs[1])];
+        let game = play(&signed, &mut parties, &|_, _, answer| shows(answer), None);
+        lost(&game, 0, Reason::WrongValue);
+        let says = "it committed to operands that no honest step has";
+        assert_eq!(game.result.losses().next().unwrap().what.to_string(), says);
+    }
+    // Two challengers, of whom none is right.
+    let keys = [0, 1, 2].map(|number| key(number).public().to_text());
+    let terms = Terms { parties: keys.to_vec(), ..terms };
+    let mut parties =
+        [(0, NOWHERE), (1, NOWHERE), (2, wrong)].map(|(number, wrong)| party(&terms, number, wrong));
+    let silent = |party: usize, _: &Asked, answer: Answer| if party == 0 { None } else { shows(answer) };
+    let game = play(&terms, &mut parties, &silent, None);
+    let losses: Vec<_> = game.result.losses().map(|loss| (loss.party, loss.reason)).collect();
+    assert_eq!(losses, [(0, Reason::Timeout)]);
+    assert_eq!((&game.result.remaining[..], game.result.upheld), (&[1, 2][..], None));
+    assert!(matches!(game.result.games[0].incomplete_log, Some(Unsettled::Sample(_))), "{:?}", game.result);
+    let again = GameVerdict::from_bytes(&game.verdict.to_bytes()).unwrap();
+    assert_eq!(again.check().unwrap().result(), Some(&game.result));
 }
 
 /// A signer with honest passes who signs random logits, and one who signs a root that no trace has. They open what they signed, or
@@ -152,9 +220,9 @@ fn edit(answer: &mut Answer, of: impl Fn(&mut u32, &mut Vec<usize>)) {
     }
 }
 
-/// A party that is started again with its kept passes, and with other data, gives no answer that would convict it.
+/// A party with other data does not begin, also if it has kept the passes of the receipt's.
 #[test]
-fn a_party_with_kept_passes_and_other_data_says_nothing() {
+fn a_party_with_kept_passes_and_other_data_does_not_begin() {
     let model = Predicting::new(perceptron());
     let (terms, folder) = (model.game(None), tempfile::tempdir().unwrap());
     let file = folder.path().join("passes");
@@ -165,19 +233,16 @@ fn a_party_with_kept_passes_and_other_data_says_nothing() {
         party.prepare()?;
         Ok::<ReceiptParty, PartyError>(party)
     };
-    let says = "the inputs of sample 3 are ";
-    assert!(open(model.swapped(1)).err().unwrap().to_string().starts_with(says) && !file.exists());
-    let (mut before, mut again) = (open(model.inputs()).unwrap(), open(model.swapped(1)).unwrap());
-    // Sample 2 is the same in both, and of sample 3 the party answers nothing, whatever the node.
-    let ask = |party: &mut ReceiptParty, pass: u32, node: usize| {
-        let question = Question::Root { subject: Subject::Pass { pass, node } };
-        party.reply(&Sealed::new(Asked::new(terms.game(), 1, question), &key(9)).to_bytes())
+    let refused = || {
+        let why = open(model.swapped(1)).err().unwrap().to_string();
+        assert!(why.starts_with("the inputs of sample 3 are "), "{why}");
     };
-    for node in 0..model.pass().graph.nodes.len() {
-        assert_eq!(ask(&mut before, 0, node).unwrap(), ask(&mut again, 0, node).unwrap());
-        let refused = ask(&mut again, 1, node).err().unwrap().to_string();
-        assert!(refused.starts_with(says), "{refused}");
-    }
+    refused();
+    assert!(!file.exists());
+    open(model.inputs()).unwrap();
+    assert!(file.exists());
+    refused();
+    open(model.inputs()).unwrap();
 }
 
 /// A wrong class over the model's logits needs no game: the accuser's verdict follows without the trace.

@@ -53,6 +53,14 @@ pub(crate) fn perceptron() -> String {
     )
 }
 
+/// A logit is a sum of so many products that it is opened by a fold.
+pub(crate) fn wide() -> String {
+    job_text(
+        "kind = \"mlp\", inputs = 13000, hidden = [], classes = 3, image_mean = [0.5], image_std = [0.25]",
+        "kind = \"idx\", images = \"images\", labels = \"labels\"",
+    )
+}
+
 /// A sample has five rows of logits.
 pub(crate) fn gpt() -> String {
     job_text(
@@ -168,6 +176,16 @@ impl Predicting {
         receipt
     }
 
+    /// A receipt with the roots of a signer who has this wrong bit.
+    pub(crate) fn signing(&self, receipt: &Predictions, wrong: Wrong) -> Predictions {
+        let made = self.receipt_of(&mut change(wrong));
+        let mut signed = Predictions { traces: made.traces, ..receipt.clone() };
+        for (sample, made) in signed.samples.iter_mut().zip(made.samples) {
+            sample.logits = made.logits;
+        }
+        signed
+    }
+
     fn receipt_of(&self, change: &mut Change) -> Predictions {
         self.receipt_with(&mut self.inputs(), change)
     }
@@ -187,7 +205,13 @@ impl Predicting {
     }
 
     /// A party that is not honest.
-    fn liar(&self, terms: &Terms, number: u8, inputs: Inputs, change: Box<Change<'static>>) -> ReceiptParty {
+    pub(crate) fn liar(
+        &self,
+        terms: &Terms,
+        number: u8,
+        inputs: Inputs,
+        change: Box<Change<'static>>,
+    ) -> ReceiptParty {
         let of = Replayed { weights: self.weights.clone(), samples: Some(inputs) };
         let engine = Box::new(Cpu::new(1).unwrap());
         ReceiptParty::open_cheating(terms.clone(), of, key(number), engine, change).unwrap()
@@ -259,6 +283,10 @@ fn convicted(model: &Predicting, liar: usize, wrong: Wrong) -> Game {
 fn an_honest_signer_of_predictions_is_acquitted() {
     for text in [perceptron(), gpt(), resnet(), ENCODER.into()] {
         let model = Predicting::new(text);
+        // Labels and the numbers of a step follow from the receipt, and no operator reads them.
+        let pass = model.pass();
+        let mut read = pass.graph.nodes.iter().flat_map(|node| node.primitive.inputs());
+        assert!(read.all(|id| !matches!(pass.origin(id), Some(Origin::Derived(_)) | None)));
         let terms = model.game(None);
         let mut parties = [0, 1].map(|number| model.party(&terms, number, None));
         let game = play(&terms, &mut parties, &honestly, None);
@@ -282,7 +310,7 @@ fn a_wrong_operator_of_a_sample_convicts() {
             for liar in [0, 1] {
                 let game = convicted(&model, liar, (1, node, number * 37));
                 let found = &game.result.games[0].found;
-                assert!(found.iter().any(|found| found == "the first pass that differs: that of sample 3"));
+                assert!(found.iter().any(|found| found == "the first pass that differs: 1 (sample 3)"));
                 let of = |found: &String| found.contains(&format!("step/{node} of sample 3"));
                 assert!(found.iter().any(of), "{found:?}");
             }
@@ -369,7 +397,7 @@ fn terms_about_predictions_are_checked() {
         ("nobody signed", with(receipt(), None)),
         ("the first party is not", with(receipt(), Some(&key(1)))),
         ("commits no traces", with(Predictions { traces: None, ..receipt() }, Some(&own))),
-        ("terms: its model has no 1 rows of 4 logits", with(other, Some(&own))),
+        ("terms: its model does not give 1 rows of 4 logits", with(other, Some(&own))),
         ("terms: its job has the model", terms_about(&perceptron(), receipt().to_text(Some(&own)))),
         ("opening", terms_about(&model.text, salted[0].clone())),
     ] {

@@ -155,7 +155,7 @@ fn is_of_terms(question: &Question) -> bool {
 
 /// A liar whose element is a wrong sum of products. If it stated the total of its operands, it would contradict its element. It
 /// states one that gives the element, and is wrong in a part of it.
-struct Stating {
+pub(crate) struct Stating {
     liar: usize,
     /// The elements of the two parties.
     words: Cell<[f32; 2]>,
@@ -164,11 +164,11 @@ struct Stating {
 }
 
 impl Stating {
-    fn new(liar: usize) -> Stating {
+    pub(crate) fn new(liar: usize) -> Stating {
         Stating { liar, words: Cell::new([0.0; 2]), more: Cell::new(0) }
     }
 
-    fn answer(&self, party: usize, asked: &Asked, mut answer: Answer) -> Answer {
+    pub(crate) fn answer(&self, party: usize, asked: &Asked, mut answer: Answer) -> Answer {
         match &mut answer {
             Answer::Slice { bytes } => {
                 let mut known = self.words.get();

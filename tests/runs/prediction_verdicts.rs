@@ -412,7 +412,7 @@ fn forged_evidence_convicts_no_honest_signer_of_predictions() {
     let AnswerClaim::Logits(logits) = &claims[1].claim else { panic!() };
     let mut other = logits.clone();
     other.logits.digest = Digest([9; 32]);
-    refused(&text, AnswerClaim::Logits(other), "is not what the window's root commits");
+    refused(&text, AnswerClaim::Logits(other), "is not what the pass's root commits");
     let AnswerClaim::Tile(tile) = &claims[of_data(&claims, &graph)].claim else { panic!() };
     let claims_of = |change: Change<tiebreak_dispute::answer::AnswerTile>| {
         let mut claim = tile.clone();
@@ -424,11 +424,11 @@ fn forged_evidence_convicts_no_honest_signer_of_predictions() {
     let changes: [(Change<tiebreak_dispute::answer::AnswerTile>, &str); 11] = [
         (&|c| c.job = c.job.replace("stages = [8]", "stages = [16]"), "and the receipt is of model"),
         (&|c| c.job = c.job.replace("steps", "stops"), "stops"),
-        (&|c| c.window.number = 0, "sample 2 is not what the receipt commits"),
+        (&|c| c.window.number = 0, "sample 2 is not under the root over passes"),
         (&|c| c.window.number = 3, "it is about sample 3, and the receipt has 3"),
-        (&|c| c.window.root = Digest([1; 32]), "sample 3 is not what the receipt commits"),
+        (&|c| c.window.root = Digest([1; 32]), "sample 3 is not under the root over passes"),
         (&|c| c.node = graph.nodes.len(), "and there are"),
-        (&|c| c.output.digest = Digest([1; 32]), "is not what the window's root commits"),
+        (&|c| c.output.digest = Digest([1; 32]), "is not what the pass's root commits"),
         (&|c| c.value = Digest([1; 32]), "the tile gives a tensor"),
         (&|c| c.inputs[0] = changed.clone(), "the inputs of sample 3 are not those of the receipt"),
         (&|c| c.inputs[0].commitment.proof.push(Digest([1; 32])), "are not those of the receipt"),
@@ -472,7 +472,7 @@ fn forged_evidence_convicts_no_honest_signer_of_predictions() {
         (text.clone() + "\n", "differs from its one encoding"),
         (signed(&|r| r.traces = None), "its receipt commits no traces"),
         (signed(&|r| r.model.model = Digest([1; 32])), "and the receipt is of model"),
-        (signed(&|r| r.model.classes = 4), "its model has no 1 rows of 4 logits"),
+        (signed(&|r| r.model.classes = 4), "its model does not give 1 rows of 4 logits, as the receipt says"),
     ] {
         refused(&receipt, claim(), says);
     }

@@ -60,6 +60,15 @@ impl Inputs {
         Ok(Inputs::Array { array, each })
     }
 
+    /// The bytes in memory.
+    #[doc(hidden)] // for the layers above
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Inputs::Data(_) => 0,
+            Inputs::Array { array, .. } => array.bytes.len() as u64,
+        }
+    }
+
     /// The number of samples.
     pub fn count(&self) -> u64 {
         match self {
@@ -72,7 +81,8 @@ impl Inputs {
     ///
     /// # Errors
     /// If they cannot be read, or are not what the manifest promises.
-    fn sample(&mut self, number: u64) -> Result<Vec<u8>, RunError> {
+    #[doc(hidden)] // for the layers above
+    pub fn sample(&mut self, number: u64) -> Result<Vec<u8>, RunError> {
         Ok(match self {
             Inputs::Data(dataset) => {
                 let [inputs, _] =

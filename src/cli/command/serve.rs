@@ -167,11 +167,11 @@ fn responder(
         return of_receipt(args, terms, key, journal);
     }
     if args.job.is_some() || args.step.is_some() || args.inputs.is_some() {
-        let why = "--job, --step and --inputs are of games about receipts, and these terms are about a run";
+        let why = "--job, --step and --inputs are of games about receipts, and these terms are about a run: leave them out";
         return Err(Failure::new(Exit::Usage, format!("{}: {why}", args.terms.display())));
     }
     if args.data.len() > 1 {
-        let why = "--data names one folder in a game about a run";
+        let why = "--data names one folder in a game about a run: give it once";
         return Err(Failure::new(Exit::Usage, format!("{}: {why}", args.terms.display())));
     }
     let mut engine = open_exact(&args.engine)?;
@@ -208,10 +208,16 @@ fn replayed(args: &Args, run: &Path, is_of_predictions: bool) -> Result<(Replaye
     let subject = Subject::of(&named, &args.limits)?;
     let samples = match &args.inputs {
         _ if !is_of_predictions => None,
-        Some(path) => Some(inputs_of(path, &subject.program().sample()[0])?),
+        Some(path) => {
+            let bytes = path.metadata().map_err(RunError::io(path))?.len();
+            args.limits.check("the array of --inputs", bytes)?;
+            Some(inputs_of(path, &subject.program().sample()[0])?)
+        }
         None => Some(Inputs::Data(Box::new(subject.data(&args.data)?.dataset))),
     };
-    let bytes = subject.bytes();
+    let held = samples.as_ref().map_or(0, Inputs::bytes);
+    // Parameters lie here and on the engine.
+    let bytes = subject.bytes().saturating_mul(2).saturating_add(held);
     Ok((Replayed { weights: subject.model, samples }, bytes))
 }
 
@@ -235,7 +241,7 @@ fn of_receipt(
         ));
     }
     let (of, bytes) = replayed(args, run, is_of_predictions)?;
-    let needed = ReceiptParty::memory(&terms)?.saturating_add(bytes.saturating_mul(2));
+    let needed = ReceiptParty::memory(&terms)?.saturating_add(bytes);
     args.limits.check("the passes of the receipt", needed)?;
     let trace = beside(&std::path::absolute(journal).map_err(RunError::io(journal))?, ".passes");
     let (engine, trace) = (open_exact(&args.engine)?, (trace, Disk::default()));

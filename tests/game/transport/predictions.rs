@@ -118,10 +118,36 @@ fn a_silent_signer_of_predictions_forfeits() {
     assert_eq!(result["result"]["remaining"], serde_json::json!([1]), "{result}");
     assert_eq!(result["result"]["absent"][0]["reason"], "timeout");
     terminated(bob);
-    // The digests of the passes are kept beside the journal, for a party that is started again.
+    // The digests of the passes are kept beside the journal, for a party that is started again. With other data it does not begin.
     assert!(fs::metadata(folder.path("terms.json.party-1.answers.passes")).unwrap().len() > 0);
-    let (bob, _) = folder.serve(serve);
+    other_inputs(&folder);
+    let serve = "run --key bob --terms terms.json --referee-key referee.pub --files bob-folder --inputs";
+    let (code, stderr) = ended(&folder, &format!("{serve} other.npy"));
+    assert!(code == 2 && stderr.contains("the inputs of sample 3 are"), "{code} {stderr}");
+    let (bob, _) = folder.serve(&format!("{serve} inputs.npy"));
     terminated(bob);
+}
+
+/// Writes `other.npy`, whose fourth sample has another third number.
+fn other_inputs(folder: &Folder) {
+    let mut other = fs::read(folder.path("inputs.npy")).unwrap();
+    let first = other.len() - 10 * 3 * 4;
+    other[first + 3 * 12 + 8] ^= 1;
+    fs::write(folder.path("other.npy"), &other).unwrap();
+}
+
+/// The exit code and stderr of a party that refuses to serve.
+fn ended(folder: &Folder, args: &str) -> (i32, String) {
+    let mut child = folder.command(&format!("serve {args}"));
+    let mut child = child.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // A party that serves all the same would never end.
+    let begin = Instant::now();
+    while child.try_wait().unwrap().is_none() && begin.elapsed() < Duration::from_secs(60) {
+        thread::sleep(Duration::from_millis(10));
+    }
+    let _ = child.kill();
+    let ended = child.wait_with_output().unwrap();
+    (ended.status.code().unwrap_or(-1), String::from_utf8(ended.stderr).unwrap())
 }
 
 /// Other data are not the receipt's, and games of other kinds have other options.
@@ -129,25 +155,11 @@ fn a_silent_signer_of_predictions_forfeits() {
 fn a_party_needs_the_samples_of_the_receipt() {
     let folder = predicted();
     folder.json(&format!("{NEW} --run run --replay 60 --out terms.json"), 0);
-    let npy = fs::read(folder.path("inputs.npy")).unwrap();
-    let mut other = npy.clone();
-    // The third number of the fourth sample, and of the first one, which the receipt is not of.
-    let first = npy.len() - 10 * 3 * 4;
-    other[first + 3 * 12 + 8] ^= 1;
-    fs::write(folder.path("other.npy"), &other).unwrap();
+    other_inputs(&folder);
     let serve = |args: &str| {
         let options =
             "--key bob --terms terms.json --referee-key referee.pub --journal j --listen 127.0.0.1:0";
-        let mut child = folder.command(&format!("serve {args} {options}"));
-        let mut child = child.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        // A party that serves all the same would never end.
-        let begin = Instant::now();
-        while child.try_wait().unwrap().is_none() && begin.elapsed() < Duration::from_secs(60) {
-            thread::sleep(Duration::from_millis(10));
-        }
-        let _ = child.kill();
-        let ended = child.wait_with_output().unwrap();
-        (ended.status.code().unwrap_or(-1), String::from_utf8(ended.stderr).unwrap())
+        ended(&folder, &format!("{args} {options}"))
     };
     for (args, says) in [
         ("run --inputs other.npy", "the inputs of sample 3 are"),

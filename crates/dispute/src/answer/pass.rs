@@ -9,7 +9,7 @@ use crate::evidence::leaf::{LeafError, Slices, Touched, Verified, compute, recor
 use crate::evidence::proven::{ProvenInput, ProvenTensor, wrong};
 use crate::evidence::tile::check_slices;
 use tiebreak_contract::program::element::Source;
-use tiebreak_contract::program::graph::{Graph, TensorId, TensorType};
+use tiebreak_contract::program::graph::{Graph, Primitive, TensorId, TensorType};
 use tiebreak_contract::program::inference::{Writer, inference_step, settings, windows};
 use tiebreak_contract::program::network::{self, NetworkModel};
 use tiebreak_contract::program::step::inference_graph;
@@ -242,7 +242,9 @@ impl Pass {
         let graph = nearest(inference_graph(model.network(), model.products(), 1));
         let logits = graph.output("logits").map(|id| graph.tensor(id).shape.clone());
         if logits.as_deref() != Some(&[rows, classes]) {
-            return Err(wrong(format!("its model has no {rows} rows of {classes} logits")));
+            return Err(wrong(format!(
+                "its model does not give {rows} rows of {classes} logits, as the receipt says: give the receipt's job"
+            )));
         }
         let (mut names, mut data) = ([Vec::new(), Vec::new()], 0);
         let origins: Vec<Origin> = graph
@@ -283,6 +285,18 @@ impl Pass {
         self.origins.get(&tensor)
     }
 
+    /// True if a node reads numbers of the sample as places of something else.
+    pub(crate) fn indexes_by_sample(&self, node: usize) -> bool {
+        match &self.graph.nodes[node].primitive {
+            Primitive::Gather { indices: numbers, .. }
+            | Primitive::GroupOrder { classes: numbers, .. }
+            | Primitive::GroupOffsets { classes: numbers, .. } => {
+                self.origin(*numbers) == Some(&Origin::Sample)
+            }
+            _ => false,
+        }
+    }
+
     /// The first row of logits that the window gives for a token of its numbers.
     pub fn row_place(&self, receipt: &Receipt, number: usize) -> usize {
         receipt.prompt.len() + number - 1 - self.first
@@ -314,7 +328,10 @@ impl Pass {
         let leaf = self.leaf(&window.root);
         let (number, count) = (window.number as u64, self.passes as u64);
         if merkle::root_from_proof(leaf, number, count, &window.proof)? != *traces {
-            return Err(wrong(format!("{} is not what the receipt commits", self.what)));
+            // Verdicts of games about answers hold the sentence about a window.
+            let why =
+                if self.sample.is_some() { "under the root over passes" } else { "what the receipt commits" };
+            return Err(wrong(format!("{} is not {why}", self.what)));
         }
         Ok(())
     }
@@ -323,7 +340,8 @@ impl Pass {
     pub(super) fn traced(&self, root: &Digest, node: usize, output: &ProvenTensor) -> Result<(), Malformed> {
         let (leaf, count) = (node_leaf(node, &output.digest), self.graph.nodes.len() as u64);
         if merkle::root_from_proof(leaf, node as u64, count, &output.proof)? != *root {
-            return Err(wrong(format!("node {node} is not what the window's root commits")));
+            let of = if self.sample.is_some() { "pass" } else { "window" };
+            return Err(wrong(format!("node {node} is not what the {of}'s root commits")));
         }
         Ok(())
     }

@@ -137,8 +137,11 @@ pub enum Breach {
     #[error("it opens another root than the one over the traces and rows of the receipt, which it signed")]
     OtherReceipt,
     /// The root over the operators of a pass contradicts the pass's leaf.
-    #[error("the root over its pass's operators is not the one that it committed to")]
-    PassRoot,
+    #[error("the root over its {of}'s operators is not the one that it committed to")]
+    PassRoot {
+        /// What the pass is of.
+        of: &'static str,
+    },
     /// The trainer opened another root than the terms give.
     #[error("it does not stand by the root that the terms say it claims")]
     ForsakenRoot,
@@ -305,7 +308,7 @@ impl Breach {
             Opening
             | OtherRoot
             | OtherReceipt
-            | PassRoot
+            | PassRoot { .. }
             | Level { .. }
             | OtherRecord
             | StatedTrace
@@ -343,7 +346,7 @@ impl Breach {
             Opening => "opening",
             OtherRoot => "other_root",
             OtherReceipt => "other_receipt",
-            PassRoot => "pass_root",
+            PassRoot { .. } => "pass_root",
             ForsakenRoot => "forsaken_root",
             LevelSize => "level_size",
             Level { .. } => "level",
@@ -388,6 +391,9 @@ pub enum Unsettled {
     /// The trainer's log lacks the decision that would show who is right.
     #[error("{0}; the log has no decision about it, and the value is legal")]
     NoDecision(Leeway),
+    /// The signer names a sample with a number that the model does not take, and neither party is the signer.
+    #[error("{0} is not defined for a number of the sample, which is the signer's alone")]
+    Sample(String),
     /// The referee reached an impossible state.
     #[error("{0}: a collision of hashes, or a fault of the referee's program")]
     Impossible(&'static str),
@@ -406,6 +412,7 @@ impl Unsettled {
     pub fn kind(&self) -> &'static str {
         match self {
             Unsettled::NoDecision(_) => "no_decision",
+            Unsettled::Sample(_) => "sample",
             Unsettled::Impossible(_) => "impossible",
             Unsettled::NoMove { .. } => "no_move",
         }
@@ -442,6 +449,10 @@ mod tests {
         let cases = [
             (Breach::TimeUp(None), "its time was up"),
             (Breach::TimeUp(Some(tried)), "its time was up; asked once: 1 x no connection"),
+            (
+                Breach::PassRoot { of: "window" },
+                "the root over its window's operators is not the one that it committed to",
+            ),
             (Breach::NotSupplied(None), "it does not supply the part of its log that it was asked for"),
             (
                 Breach::NotSupplied(Some(why.clone())),
@@ -511,6 +522,10 @@ mod tests {
             (
                 Unsettled::NoDecision(leeway(None)),
                 "element 7 of h.linear is 3f800000: nothing is rounded there; the log has no decision about it, and the value is legal",
+            ),
+            (
+                Unsettled::Sample("embed".into()),
+                "embed is not defined for a number of the sample, which is the signer's alone",
             ),
             (
                 Unsettled::Impossible("two and two are five"),

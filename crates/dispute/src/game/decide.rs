@@ -221,6 +221,13 @@ impl Duel {
                 self.found.push(format!("{operator} is not defined for operands that both committed to"));
                 self.lost(&[0, 1], Breach::Undefined { operator })
             }
+            Evidence::Sample { operator } => {
+                self.found.push(format!("{operator} is not defined for a number of the receipt's sample"));
+                match self.sides.iter().position(|side| side.party == 0) {
+                    Some(signer) => self.lost(&[signer], Breach::Undefined { operator }),
+                    None => Next::Sample(operator),
+                }
+            }
             Evidence::Rounding(rounding) => self.rounding(rules, rounding),
         }
     }

@@ -366,7 +366,7 @@ impl Duel {
         };
         let roots = [0, 1].map(|side: usize| Digest(values[side].as_slice().try_into().unwrap_or_default()));
         let other = |side: usize| pass.leaf(&roots[side]).0[..] != leaves[side];
-        if let Some(lost) = self.contradicted(other, Breach::PassRoot) {
+        if let Some(lost) = self.contradicted(other, Breach::PassRoot { of: receipt.pass_is_of() }) {
             return lost;
         }
         self.found.push(format!("the first {}", receipt.differing(number, pass)));

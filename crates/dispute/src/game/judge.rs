@@ -30,6 +30,8 @@ pub(super) enum Evidence {
     Subtotal(Vec<u8>),
     /// The operator of this name is not defined for these operands.
     Undefined { operator: String },
+    /// The operator of this name is not defined for a number of the sample, which the receipt names.
+    Sample { operator: String },
     /// A rounding of the logged profile.
     Rounding(RoundedElement),
 }
@@ -156,7 +158,10 @@ fn of_pass(
     let root = side.trace.ok_or_else(|| wrong("the side opened no pass"))?;
     let slices = pass.inputs(&root, &element::reads(&pass.graph, node, need), &inputs)?;
     let part = element::part(&pass.graph, node, element, need, frame, pass.known(&slices));
-    decided(&pass.graph, node, part)
+    Ok(match decided(&pass.graph, node, part)? {
+        Evidence::Undefined { operator } if pass.indexes_by_sample(node) => Evidence::Sample { operator },
+        evidence => evidence,
+    })
 }
 
 /// [`evidence`] about an element of a row of a receipt: the logits of its window have it.

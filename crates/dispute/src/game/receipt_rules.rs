@@ -85,7 +85,9 @@ fn unmade(count: usize) -> Vec<OnceLock<Option<Box<Pass>>>> {
 }
 
 fn no_traces() -> Malformed {
-    wrong("the receipt commits no traces, so that there is nothing to search")
+    wrong(
+        "the receipt commits no traces, so that there is nothing to search: ask its signer for one with --trace",
+    )
 }
 
 impl ReceiptRules {
@@ -195,11 +197,16 @@ impl ReceiptRules {
         }
     }
 
+    /// In a word, what a pass is of.
+    pub fn pass_is_of(&self) -> &'static str {
+        if self.is_of_predictions() { "sample" } else { "window" }
+    }
+
     /// A pass in words, which is the first that differs.
     pub fn differing(&self, number: u32, pass: &Pass) -> String {
         match &self.said {
             Said::Answer { .. } => format!("window that differs: {number}, from token {} on", pass.first),
-            Said::Predictions(_) => format!("pass that differs: that of {}", pass.what),
+            Said::Predictions(_) => format!("pass that differs: {number} ({})", pass.what),
         }
     }
 
@@ -247,6 +254,17 @@ impl ReceiptRules {
         }
     }
 
+    /// The error about a pass that does not give a row.
+    fn gives_none(&self, pass: usize, number: u32) -> String {
+        match &self.said {
+            Said::Answer { .. } => format!("window {pass} gives no row of token {number}"),
+            Said::Predictions(receipt) => {
+                let sample = u64::from(receipt.first) + pass as u64;
+                format!("pass {pass} (sample {sample}) does not give {}", self.row_in_words(number))
+            }
+        }
+    }
+
     /// An element of the row of a token or of a sample's logits, from the logits of its pass under a root over passes.
     ///
     /// # Errors
@@ -261,9 +279,7 @@ impl ReceiptRules {
         // The number is compared before the pass is made: a party chooses it.
         let gives = self.gives(window.number, number as usize);
         let pass = gives.then(|| self.pass(window.number as u32)).flatten();
-        let pass = pass.ok_or_else(|| {
-            unproven(format!("pass {} does not give {}", window.number, self.row_in_words(number)))
-        })?;
+        let pass = pass.ok_or_else(|| unproven(self.gives_none(window.number, number)))?;
         pass.under(traces, window)?;
         let id = pass.graph.output("logits").ok_or_else(|| unproven("its graph has no logits"))?;
         let slices = pass.inputs(&window.root, &[id], &[logits])?;

@@ -489,6 +489,7 @@ impl Referee {
             Next::Ask => {}
             Next::Lost(losses) => self.finish(losses, None),
             Next::IncompleteLog(leeway) => self.finish(Vec::new(), Some(Unsettled::NoDecision(leeway))),
+            Next::Sample(operator) => self.finish(Vec::new(), Some(Unsettled::Sample(operator))),
             Next::Impossible(why) => self.finish(Vec::new(), Some(Unsettled::Impossible(why))),
         }
     }

@@ -118,6 +118,8 @@ pub(super) enum Next {
     Lost(Vec<Loss>),
     /// The trainer's log lacks the decision that would show who is right.
     IncompleteLog(Leeway),
+    /// The operator of this name is not defined for a number of the sample, and the game has no signer.
+    Sample(String),
     /// An impossible result of two checked answers, in words. Nobody loses by it, since it shows a collision of hashes or a fault
     /// of this program.
     Impossible(&'static str),

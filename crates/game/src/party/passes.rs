@@ -97,6 +97,9 @@ pub(super) trait Passes {
     /// Where a pass has the row with this number; `None` if there is none.
     fn row(&self, number: u32) -> Result<Option<RowPlace>, PartyError>;
 
+    /// Checks that the data are those of the receipt.
+    fn check_data(&mut self) -> Result<(), PartyError>;
+
     /// Computes all passes. Without a change the data have to be those of the receipt.
     fn trace(&mut self, engine: &mut dyn Engine, tamper: Tamper, take: TakePass) -> Result<(), PartyError>;
 

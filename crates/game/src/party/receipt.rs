@@ -212,6 +212,11 @@ impl ReceiptParty {
         if !self.leaves.is_empty() {
             return Ok(());
         }
+        let begin = Instant::now();
+        if self.change.is_none() {
+            // A party with other data would play, and be silent about a sample that is not the receipt's.
+            self.passes.check_data()?;
+        }
         let secret = own(&self.key, &self.game);
         let kept = match &self.kept {
             Some((path, _)) => {
@@ -222,7 +227,7 @@ impl ReceiptParty {
         let is_new = kept.is_none();
         let trace = match kept {
             Some(kept) => kept,
-            None => self.computed()?,
+            None => self.computed(begin)?,
         };
         let roots = (0..trace.windows.len()).filter_map(|number| trace.node_leaves(number));
         let roots: Vec<Digest> = roots.map(|leaves| merkle::root(&leaves)).collect();
@@ -250,10 +255,10 @@ impl ReceiptParty {
         }
     }
 
-    /// The trace, if the terms leave this machine the time for it.
-    fn computed(&mut self) -> Result<Digests, PartyError> {
+    /// The trace, if the terms leave this machine the time for it. `begin`: when the preparation began.
+    fn computed(&mut self, begin: Instant) -> Result<Digests, PartyError> {
         let (mut trace, mut longest) = (Digests::default(), Duration::ZERO);
-        let (begin, mut before) = (Instant::now(), Instant::now());
+        let mut before = Instant::now();
         let mut take = |nodes: Vec<TracedNode>, rows: Vec<Digest>| {
             longest = longest.max(before.elapsed());
             before = Instant::now();
@@ -266,7 +271,7 @@ impl ReceiptParty {
     }
 
     /// The bytes that a party of a game with these terms needs at once, the parameters included: the tensors that live while it
-    /// computes a pass, its digests of the trace, and the outputs of a disputed operator with what the operator reads.
+    /// computes a pass, its digests of the trace, two copies of a sample, and the outputs of a disputed operator with what it reads.
     ///
     /// # Errors
     /// If the terms are malformed, or about a run.
@@ -279,6 +284,9 @@ impl ReceiptParty {
             AnyReceipt::Predictions(receipt) => Pass::of_sample(&receipt, &terms.job, 0)?.graph,
         };
         let bytes = |id: TensorId| graph.tensor(id).bytes() as u64;
+        // The disputed sample is held twice, and labels are small.
+        let read = graph.inputs.iter().filter(|port| port.name.starts_with("batch/"));
+        let samples = read.map(|port| bytes(port.tensor)).fold(0, u64::saturating_add).saturating_mul(2);
         let nodes = graph.nodes.iter();
         let tiles: u64 = nodes.clone().map(|node| TracedNode::bytes(graph.tensor(node.output))).sum();
         let disputed = nodes.map(|node| {
@@ -287,7 +295,7 @@ impl ReceiptParty {
         });
         let digests = passes.saturating_mul(graph.nodes.len() as u64 * 32 + 24).saturating_add(64 * rows);
         let held = disputed.max().unwrap_or(0).saturating_mul(2).saturating_add(tiles);
-        Ok(peak_bytes(&graph).saturating_add(digests).saturating_add(held))
+        Ok(peak_bytes(&graph).saturating_add(digests).saturating_add(held).saturating_add(samples))
     }
 
     /// The signed answer to a question in its received bytes, as from [`super::Party::reply`].

@@ -138,6 +138,14 @@ impl Passes for Samples {
         Ok((place < self.rows()).then_some(RowPlace { pass: place, elements: 0..len }))
     }
 
+    fn check_data(&mut self) -> Result<(), PartyError> {
+        for place in 0..self.receipt.samples.len() {
+            let sample = self.inputs.sample(u64::from(self.receipt.first) + place as u64)?;
+            self.checked(place, &tensor::digest(&self.input, &sample))?;
+        }
+        Ok(())
+    }
+
     fn trace(
         &mut self,
         engine: &mut dyn Engine,
