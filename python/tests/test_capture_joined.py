@@ -48,6 +48,7 @@ if torch is not None:
         "in place": (rows(lambda m, x: m.last(m.a(x).sub_(m.b(x), alpha=0.5).div_(2).neg_().tanh_())), "tanh"),
         "between": (rows(lambda m, x: m.last(torch.lerp(m.a(x), relu(m.b(x)), 0.25) + torch.lerp(torch.linspace(0, 1, 8), x, 0.3) + torch.lerp(m.g, m.a(x), 0.5)), g=lambda: nn.Parameter(torch.ones(8))), "residual"),
         "a product more": (rows(lambda m, x: m.last(torch.addcmul(x, m.a(x), relu(m.b(x)), value=0.5) + torch.addcmul(x, x, m.a(x)))), "mul"),
+        "other names": (rows(lambda m, x: m.last(torch.concat([torch.multiply(m.a(x), x).subtract(m.b(x)).unsqueeze(0).squeeze().true_divide(2), torch.divide(x, 3).negative()], 1).absolute()), width=16), "mul"),
         "powers": (rows(lambda m, x: m.last(m.a(x) ** 4 + m.b(x) ** 5)), "mul"),
     }
     SEQUENCES = {
@@ -126,6 +127,19 @@ def test_one_head_is_rotated(folder):
     captured, predictions, logits = trained_near_pytorch(texts(parts), None)
     assert "attention" in operators(captured)
     torch.testing.assert_close(torch.from_numpy(predictions.logits), logits, rtol=1e-3, atol=1e-4)
+
+
+@needs_torch
+def test_layers_of_blocks_that_stay_whole_are_found_by_one_more_pass(folder, monkeypatch):
+    from tiebreak import _capture
+
+    passes, match = [], _capture._match
+    monkeypatch.setattr(_capture, "_match", lambda *given: passes.append(0) or match(*given))
+    blocks = lambda: nn.Sequential(*(computing(lambda m, x: (lambda y: F.pad(y[:, :4] * y[:, 1:5], (0, 1)))(m.a(x)), a=nn.Linear(5, 5)) for _ in range(5)))  # noqa: E731
+    model = computing(lambda m, x: m.last(m.blocks(x)), blocks=blocks(), last=nn.Linear(5, 3))
+    batch = torch.zeros(2, 5), torch.zeros(2).long()
+    captured = tiebreak.capture(model, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1), batch, out="captured")
+    assert operators(captured).count("linear") == 6 and len(passes) == 2
 
 
 @needs_torch

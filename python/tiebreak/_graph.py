@@ -476,7 +476,7 @@ def _unchanged(m: Matcher, a: Given, out: Any) -> Value:
 
 
 VIEWS = (
-    "aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", "aten.flatten.using_ints", "aten.squeeze.dim",
+    "aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", "aten.flatten.using_ints", "aten.squeeze.dim", "aten.squeeze.default",
     "aten.unsqueeze.default", "aten.squeeze.dims", "aten.expand.default",
 )
 
