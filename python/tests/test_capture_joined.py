@@ -35,19 +35,20 @@ if torch is not None:
         "tensor_split": (rows(lambda m, x: m.last(sum(torch.tensor_split(relu(m.a(x) + m.b(x)), 2, -1))), width=4), "residual"),
         "stacked and unbound": (rows(lambda m, x: (lambda p, q: m.last(relu(p) + q))(*torch.stack([m.a(x), m.b(x)], 1).unbind(1))), "residual"),
         "a sum of a stack": (rows(lambda m, x: m.last(torch.stack([relu(m.a(x)), m.b(x), x]).sum(0))), "residual"),
-        "a mean of a stack": (rows(lambda m, x: m.last(torch.stack([relu(m.a(x)), m.b(x)], -1).mean(-1))), "gain"),
+        "a mean of a stack": (rows(lambda m, x: m.last(torch.stack([relu(m.a(x)), m.b(x)], -1).mean(-1) + torch.stack([m.a(x), x], 1).mean(1, keepdim=True).tanh().mean(1))), "gain"),
         "every other channel": (rows(lambda m, x: m.last(torch.stack([relu(m.a(x)), m.b(x)], -1).flatten(1)), width=16), "matmul"),
         "other orders": (rows(lambda m, x: m.last(relu(m.a(x)).flip(1) + relu(m.b(x)).roll(2, 1))), "matmul"),
         "by numbers": (rows(lambda m, x: m.last(relu(m.a(x))[:, [3, 2, 1, 1]] + relu(m.b(x)).index_select(1, torch.tensor([7, 0, 5, 5]))), width=4), "matmul"),
         "repeated": (rows(lambda m, x: m.last(relu(m.a(x)).repeat(1, 2) + relu(m.b(x)).repeat_interleave(2, 1)), width=16), "matmul"),
         "selected": (rows(lambda m, x: m.last(relu(m.a(x)).view(-1, 2, 4)[:, 1] * m.b(x).tanh().view(-1, 4, 2).select(2, 0)), width=4), "mul"),
-        "padded": (rows(lambda m, x: m.last(F.pad(relu(m.a(x)), (1, 3)) + F.pad(m.b(x), (4, 0), value=0.5)), width=12), "bias"),
+        "padded": (rows(lambda m, x: m.last(F.pad(F.pad(relu(m.a(x)), ()), (1, 3)) + F.pad(m.b(x), (4, 0), value=0.5)), width=12), "bias"),
         "cuts of a layer that overlap": (rows(lambda m, x: m.last((lambda y: y[:, :4] * y[:, 2:6])(m.a(x)) + m.b(x).tanh()[:, :4]), width=4), "mul"),
         "a layer and a cut of it": (rows(lambda m, x: (lambda y: m.last(y + y.flip(-1)) + m.more(y[:, [0, 0, 1]]))(m.a(x) + m.b(x)), more=lambda: nn.Linear(3, 3)), "matmul"),
-        "alpha": (rows(lambda m, x: m.last(torch.add(m.a(x), relu(m.b(x)), alpha=0.25) - torch.sub(m.b(x), 1, alpha=2))), "gain"),
+        "alpha": (rows(lambda m, x: m.last(torch.add(m.a(x), relu(m.b(x)), alpha=0.25) - torch.sub(m.b(x), 1, alpha=2) + torch.sub(x, torch.linspace(0, 1, 8), alpha=3))), "gain"),
         "in place": (rows(lambda m, x: m.last(m.a(x).sub_(m.b(x), alpha=0.5).div_(2).neg_().tanh_())), "tanh"),
-        "between": (rows(lambda m, x: m.last(torch.lerp(m.a(x), relu(m.b(x)), 0.25))), "residual"),
+        "between": (rows(lambda m, x: m.last(torch.lerp(m.a(x), relu(m.b(x)), 0.25) + torch.lerp(torch.linspace(0, 1, 8), x, 0.3) + torch.lerp(m.g, m.a(x), 0.5)), g=lambda: nn.Parameter(torch.ones(8))), "residual"),
         "a product more": (rows(lambda m, x: m.last(torch.addcmul(x, m.a(x), relu(m.b(x)), value=0.5) + torch.addcmul(x, x, m.a(x)))), "mul"),
+        "other names": (rows(lambda m, x: m.last(torch.concat([torch.multiply(m.a(x), x).subtract(m.b(x)).unsqueeze(0).squeeze().true_divide(2), torch.divide(x, 3).negative()], 1).absolute()), width=16), "mul"),
         "powers": (rows(lambda m, x: m.last(m.a(x) ** 4 + m.b(x) ** 5)), "mul"),
     }
     SEQUENCES = {
@@ -61,6 +62,7 @@ if torch is not None:
         "a dense block": (images(lambda m, x: (lambda y: m.last(m.head(m.bn(torch.cat([y, relu(m.grow(y))], 1))).mean((2, 3))))(m.conv(x)), grow=lambda: nn.Conv2d(4, 2, 3, padding=1), bn=lambda: nn.BatchNorm2d(6), head=lambda: nn.Conv2d(6, 4, 1)), "batch_norm"),
         "halves": (images(lambda m, x: (lambda p, q: m.last(torch.cat([m.of_half(p).tanh(), q], 1).mean((2, 3))))(*m.conv(x).tanh().chunk(2, 1)), of_half=lambda: nn.Conv2d(2, 2, 1)), "conv2d"),
         "pixels and padded channels": (seeing(lambda m, x: m.last(relu(F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 1, 1)) + m.down(x)).mean((2, 3))), down=lambda: nn.Conv2d(2, 4, 3, 2, 1), last=lambda: nn.Linear(4, 3)), "avg_pool"),
+        "sources of other sizes": (seeing(lambda m, x: m.last(relu(torch.cat([m.down(x), relu(m.conv(x))[:, :, ::4, ::4]], 1)).mean((2, 3))), down=lambda: nn.Conv2d(2, 3, 3, 4, 1), conv=lambda: nn.Conv2d(2, 4, 3, padding=1), last=lambda: nn.Linear(7, 3)), "avg_pool"),
         "shuffled": (images(lambda m, x: (lambda y: m.last(relu(m.more(y.view(-1, 2, 2, 4, 4).transpose(1, 2).reshape(-1, 4, 4, 4)) + F.channel_shuffle(y, 2)).mean((2, 3))))(relu(m.conv(x))), more=lambda: nn.Conv2d(4, 4, 1, groups=2)), "grouped_conv2d"),
         "joined, then flat": (seeing(lambda m, x: m.flat(torch.cat([relu(m.conv(x)), relu(m.more(x))], 1).flatten(1)), conv=lambda: nn.Conv2d(2, 4, 3), more=lambda: nn.Conv2d(2, 1, 3), flat=lambda: nn.Linear(80, 3)), "flatten"),
     }
@@ -114,6 +116,30 @@ def test_a_part_of_normalised_heads_is_rotated(folder):
     captured, predictions, logits = trained_near_pytorch(texts(parts, n=lambda: nn.RMSNorm(4)), None)
     assert [operators(captured).count(name) for name in ("head_rms_norm", "rotary", "matmul", "attention")] == [2, 2, 6, 1]
     torch.testing.assert_close(torch.from_numpy(predictions.logits), logits, rtol=1e-3, atol=1e-4)
+
+
+@needs_torch
+def test_one_head_is_rotated(folder):
+    def parts(m, x):
+        q, k, v = (part.unsqueeze(1) for part in m.qkv(x).chunk(3, -1))
+        return torch.cat([-q[..., 4:], q[..., :4]], -1), k, v
+
+    captured, predictions, logits = trained_near_pytorch(texts(parts), None)
+    assert "attention" in operators(captured)
+    torch.testing.assert_close(torch.from_numpy(predictions.logits), logits, rtol=1e-3, atol=1e-4)
+
+
+@needs_torch
+def test_layers_of_blocks_that_stay_whole_are_found_by_one_more_pass(folder, monkeypatch):
+    from tiebreak import _capture
+
+    passes, match = [], _capture._match
+    monkeypatch.setattr(_capture, "_match", lambda *given: passes.append(0) or match(*given))
+    blocks = lambda: nn.Sequential(*(computing(lambda m, x: (lambda y: F.pad(y[:, :4] * y[:, 1:5], (0, 1)))(m.a(x)), a=nn.Linear(5, 5)) for _ in range(5)))  # noqa: E731
+    model = computing(lambda m, x: m.last(m.blocks(x)), blocks=blocks(), last=nn.Linear(5, 3))
+    batch = torch.zeros(2, 5), torch.zeros(2).long()
+    captured = tiebreak.capture(model, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.1), batch, out="captured")
+    assert operators(captured).count("linear") == 6 and len(passes) == 2
 
 
 @needs_torch
@@ -183,9 +209,43 @@ def test_what_is_chosen_otherwise_is_refused(folder):
         (wide(lambda m, x: (lambda y: m.last(y) + m.wide(torch.cat([y, y.flip(0)], 1)))(relu(m.a(x))), wide=nn.Linear(8, 3)), f"aten.cat.default {here}it makes \\[2, 8\\]"),
         (wide(lambda m, x: (lambda p, q: m.last(torch.stack([p, q.flip(0)])))(*relu(m.a(x)).unbind(0))), f"aten.stack.default {here}it makes \\[2, 4\\]"),
         (wide(lambda m, x: m.last(m.n(m.a(x))), n=nn.GroupNorm(2, 4)), "aten.group_norm.default in n at .*it normalises \\[2, 4\\] \\(rows\\); normalise images"),
+        (wide(lambda m, x: m.last(torch.add(m.a(x), m.p, alpha=3)), p=nn.Parameter(torch.ones(4))), f"aten.add.Tensor {here}alpha is 3, of a parameter; leave alpha out"),
+        (wide(lambda m, x: m.last(torch.stack([m.a(x), x]).sum(None).expand(2, 4))), f"aten.sum.* {here}it adds up \\[2, 2, 4\\].* along dimension None"),
+        (wide(lambda m, x: m.last(torch.stack([m.a(x)] * 65).mean(0))), f"aten.mean.dim {here}it adds up .*; add at most 64 tensors"),
+        (wide(lambda m, x: m.last(torch.stack([m.a(x), torch.ones(2, 4)]).sum(0))), f"aten.sum.dim_IntList {here}.*; add constants by x \\+ constant"),
         (wide(lambda m, x: m.last(m.a(x) ** 0.5)), "aten.pow.Tensor_Scalar .*no part of"),
         (wide(lambda m, x: m.last(m.a(x) ** 9)), "aten.pow.Tensor_Scalar .*no part of"),
         (wide(lambda m, x: m.last(2 / m.a(x))), "aten.(reciprocal|div)"),
     ]:
         said = "\n".join(captured_error(model, batch=batch))
         assert re.search(why, said), (why, said)
+
+
+if torch is not None:
+    one = lambda *shape: nn.Parameter(torch.ones(shape))  # noqa: E731
+    row = lambda f, width=4, **parts: (computing(f, a=nn.Linear(4, width), last=nn.Linear(width, 3), **parts), torch.zeros(2, 4))  # noqa: E731
+    sequence = lambda f, **parts: (computing(f, a=nn.Linear(6, 8), last=nn.Linear(8, 3), **parts), torch.zeros(2, 4, 6))  # noqa: E731
+    text = lambda f, **parts: (computing(f, e=nn.Embedding(19, 8), last=nn.Linear(8, 3), **parts), torch.zeros(2, 5).long())  # noqa: E731
+    image = lambda f, **parts: (computing(f, conv=nn.Conv2d(2, 4, 3), last=nn.Linear(4, 3), **parts), torch.zeros(2, 2, 6, 6))  # noqa: E731
+    REPEATED = {
+        "a row at each position": row(lambda m, x: m.last(relu(m.a(x).unsqueeze(1) + m.p).mean(1)), p=one(4, 4)),
+        "a mean at each position": sequence(lambda m, x: m.last((m.a(x).mean(1, keepdim=True) + m.p).relu().mean(1)), p=one(4, 8)),
+        "a later table": sequence(lambda m, x: m.last((relu(m.a(x))[:, :1] + m.p(torch.arange(4) + 2)).mean(1)), p=nn.Embedding(7, 8)),
+        "a table": sequence(lambda m, x: m.last((relu(m.a(x))[:, :1] + m.p(torch.arange(4))).mean(1)), p=nn.Embedding(7, 8)),
+        "a first row": sequence(lambda m, x: m.last((relu(m.a(x))[:, :1] + m.p(torch.zeros(4).long())).mean(1)), p=nn.Embedding(7, 8)),
+        "a patch": image(lambda m, x: m.last((m.conv(x).flatten(2).transpose(1, 2)[:, :1] + m.p).mean(1)), p=one(16, 4)),
+        "a difference": text(lambda m, x: m.last((m.e(x)[:, -1:] - m.p).mean(1)), p=one(1, 5, 8)),
+        "a constant": sequence(lambda m, x: m.last((m.a(x)[:, :1] + torch.ones(4, 8)).mean(1))),
+        "one channel": row(lambda m, x: m.last(relu(m.a(x) + m.a(x))[:, :1] + m.p), p=one(4)),
+        "products of one position": sequence(lambda m, x: m.last(torch.addcmul(m.a(x), x[:, :1] @ m.p, x[:, :1] @ m.p).mean(1)), p=one(6, 8)),
+        "a number of more dimensions": row(lambda m, x: m.last((m.a(x) * torch.full((1, 1, 1), 2.0)).squeeze(0))),
+        "rows that are added to a product": row(lambda m, x: m.last(torch.addmm(m.p, x, m.w)), p=one(2, 4), w=one(4, 4)),
+    }
+
+
+@needs_torch
+@pytest.mark.parametrize("name", REPEATED if torch is not None else [])
+def test_a_tensor_that_pytorch_repeats_to_the_shape_of_another_is_refused(folder, name):
+    model, inputs = REPEATED[name]
+    said = "\n".join(captured_error(model, batch=(inputs, torch.zeros(2).long())))
+    assert re.search("it (adds|multiplies) \\[.*compute with tensors of one shape|what it adds is \\[2, 4\\]", said), said

@@ -53,6 +53,10 @@ if torch is not None:
         "bmm": (of_texts(lambda m, x: m.t(*[m.e(x)] * 3)[0][:, 0], t=nn.MultiheadAttention(8, 2, batch_first=True)), "need_weights=False"),
         "argmax": (of_texts(lambda m, x: m.e(x)[torch.arange(2), x.argmax(1)]), "take the first or the last position"),
         "cumsum": (of_texts(lambda m, x: (m.e(x) + m.p(x.cumsum(1)))[:, 0], p=nn.Embedding(99, 8)), "number the positions by torch.arange"),
+        "column_stack": (of_rows(lambda m, x: torch.column_stack([x[:, :4], x[:, 4:]])), "write torch.cat([x, y], 1)"),
+        "fliplr": (of_rows(lambda m, x: x.fliplr()), "write x.flip(-1)"),
+        "view_as": (of_rows(lambda m, x: x.relu().view_as(x)), "x.reshape with the sizes"),
+        "zeros_like": (of_rows(lambda m, x: x + torch.zeros_like(x)), "write torch.zeros"),
         "fft_fft": (of_rows(lambda m, x: torch.fft.fft(x).real), "or train a built-in model, by `kind`"),
     }
 
@@ -69,13 +73,25 @@ def test_each_refused_operator_has_a_hint(folder, name):
 
 def test_no_operator_has_two_hints_or_is_captured():
     from tiebreak._graph import HANDLERS
-    from tiebreak._instead import _HINTS, INSTEAD, instead_of
+    from tiebreak._instead import _HINTS, ALSO, INSTEAD, instead_of
 
     names = [name for _, names in _HINTS for name in names.split()]
     assert len(names) == len(set(names)) == len(INSTEAD)
-    captured = {target.split(".")[1] for target in HANDLERS}
+    captured = {target.split(".")[1] for target in (*HANDLERS, *ALSO)}
     assert not captured & set(names)
+    assert set(ALSO.values()) <= set(HANDLERS) and not set(ALSO) & set(HANDLERS)
     assert instead_of("aten.elu_.default") == instead_of("aten.elu.default") != instead_of("aten.fft_fft.default")
+
+
+@needs_torch
+def test_each_operator_that_the_page_names_is_one_of_pytorch():
+    from tiebreak._cut import CUTS
+    from tiebreak._graph import HANDLERS
+    from tiebreak._instead import ALSO
+
+    for target in (*HANDLERS, *CUTS, *ALSO):
+        _, name, overload = target.split(".")
+        assert overload in getattr(torch.ops.aten, name).overloads(), target
 
 
 def test_the_page_lists_the_operators_of_the_code():

@@ -190,7 +190,7 @@ def test_wrong_arguments_name_what_to_give(captured):
         with pytest.raises(tiebreak.UsageError) as error:
             call()
         assert why in str(error.value), (why, error.value)
-    with pytest.raises(tiebreak.MalformedError, match="the model takes F32 \\[samples, 7\\]"):
+    with pytest.raises(tiebreak.UsageError, match="inputs: .*the model takes F32 \\[samples, 7\\]"):
         tiebreak.predict(run, wide, network="network.json")
     Path("report.json").write_text("{}")
     with pytest.raises(tiebreak.MalformedError, match="report.json"):

@@ -70,7 +70,7 @@ def _usual_scale(q: Value) -> float:
 
 
 def _attend(m: Matcher, scores: Scores, v: Value, out: Any, enable_gqa: bool = False) -> Value:
-    q, k = scores.q, scores.k
+    q, k, v = (_one_head(value) for value in (scores.q, scores.k, v))
     if q.layout != "heads" or k.layout not in ("heads", "grouped") or k.layout != v.layout:
         raise Refused("it takes tensors that are not [B, H, T, D] of [B, T, H D]", "view and transpose q, k and v")
     (samples, heads, positions, channels), key = q.shape, k.shape
@@ -91,6 +91,11 @@ def _attend(m: Matcher, scores: Scores, v: Value, out: Any, enable_gqa: bool = F
         kind = "bidirectional_attention"
     name = m.node(kind, q.name, k.name, v.name, heads=heads, p=scores.p)
     return Value(name, "heads", tuple(out.meta["val"].shape))
+
+
+def _one_head(x: Value) -> Value:
+    """Rows [B, 1, T, D] as heads: both stand in one order."""
+    return x._replace(layout="heads") if x.layout == "rows" and len(x.shape) == 4 and x.shape[1] == 1 else x
 
 
 def _usually_scaled(m: Matcher, q: Value, scale: float) -> Value:
@@ -151,6 +156,9 @@ def masked(m: Matcher, x: Value, mask: Any) -> Value:
     """Scores plus a mask of 0 and very negative numbers."""
     if x.name.seen is not None or x.name.softmax:
         raise Refused("the scores of an attention have two masks", "join the masks")
+    shape = tuple(getattr(mask, "shape", ()))
+    if len(shape) > 4 or any(size not in (1, due) for size, due in zip(shape[::-1], x.shape[::-1])):
+        raise Refused(f"its mask is {list(shape)}, and the scores are {list(x.shape)}", "give a mask of the shape of the scores")
     return x._replace(name=x.name._replace(seen=_of_mask(m, mask, "the mask of its scores")))
 
 

@@ -6,7 +6,6 @@ import json
 import math
 import operator
 import os
-import re
 import struct
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
@@ -21,10 +20,11 @@ from ._batch import Batch, batch_of
 from ._fit import check_data, files_of
 from ._padding import Padding, check_padding
 from ._graph import HANDLERS, TAKE_FORMULAS, VIEWS, arguments, module_of
-from ._instead import instead_of
+from ._instead import instead_of, named_once
 from ._matcher import Matcher, Part, Refused, Value, from_role, to_role
 from ._run import Run
 from ._schedule import Fall, read, schedule_of
+from ._source import alike, place
 from ._whole import whole
 
 REFUSED_MAX = 20
@@ -258,7 +258,7 @@ def _untaken(matcher: Matcher) -> List[str]:
     taken = {node["name"] for node in matcher.nodes[-1:]}
     for node in reversed(matcher.nodes):
         taken.update(node["inputs"] if node["name"] in taken else ())
-    places = [_place(matcher.made_of[node["name"]]) for node in matcher.nodes if node["name"] not in taken]
+    places = [place(matcher.made_of[node["name"]]) for node in matcher.nodes if node["name"] not in taken]
     instead = "leave out what nothing takes, and make a layer as wide as what is used of it"
     return [f"{place}: the loss does not depend on all that it computes; {instead}" for place in places]
 
@@ -331,25 +331,11 @@ def _exported(torch: Any, model: Any, loss_fn: Any, batch: Batch) -> Any:
             program = torch.export.export(step, (batch.inputs, labels), strict=False)
     except Exception as error:  # noqa: BLE001 - the model is foreign code
         raise CaptureError([f"torch.export could not trace it: {type(error).__name__}: {str(error)[:600]}"]) from error
+    named_once(program.graph)
     if assigned.found:
         instead = "a run keeps parameters and running averages alone, so leave it as it is in forward"
         raise CaptureError([f"{name}: forward assigns it; {instead}" for name in dict.fromkeys(assigned.found)])
     return program
-
-
-def _line(node: Any) -> str:
-    """The line of the model's source that calls an operator: the innermost one outside of PyTorch."""
-    frames = re.findall(r'File "([^"]+)", line (\d+)', node.meta.get("stack_trace") or "")
-    here = os.path.dirname(__file__)
-    frames = [frame for frame in frames if not frame[0].startswith(here)]
-    own = [frame for frame in frames if f"{os.sep}torch{os.sep}" not in frame[0]]
-    found = (own or frames or [("", "")])[-1]
-    return f"{found[0]}:{found[1]}" if found[0] else "an unknown line"
-
-
-def _place(node: Any) -> str:
-    """An operator, its module and its line."""
-    return f"{node.target} in {module_of(node)[0] or 'the model'} at {_line(node)}"
 
 
 def _matched(program: Any, inputs: Any, fresh: Callable[[], Matcher]) -> Matcher:
@@ -364,7 +350,7 @@ def _matched(program: Any, inputs: Any, fresh: Callable[[], Matcher]) -> Matcher
         except CaptureError:
             if matcher.uncut_next <= uncut:
                 raise
-            uncut |= matcher.uncut_next
+            uncut |= alike(program.graph, matcher.uncut_next)
 
 
 def _match(matcher: Matcher, program: Any, inputs: Any) -> None:
@@ -396,7 +382,7 @@ def _match(matcher: Matcher, program: Any, inputs: Any) -> None:
         try:
             values[node] = _one(matcher, node, values, where, kind, target)
         except Refused as error:
-            refused.append(f"{_place(error.node or node)}: {error.why}; {error.instead}")
+            refused.append(f"{place(error.node or node)}: {error.why}; {error.instead}")
             values[node] = broken
     if refused:
         raise CaptureError(refused)

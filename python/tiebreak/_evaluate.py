@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import os
-from contextlib import ExitStack
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from contextlib import ExitStack, contextmanager
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from ._call import StrPath, count, engine, options, path, paths, result_of, temporary
 from ._capture import Captured
-from ._errors import UndecidedError, UsageError
+from ._errors import MalformedError, UndecidedError, UsageError
 from ._fit import DATA, files_of
 from ._job import job_file
 from ._progress import Wanted
@@ -248,15 +248,16 @@ def predict(
     with ExitStack() as held:
         folder = held.enter_context(temporary())
         if inputs is not None:
-            words += options(inputs=path("inputs", inputs) if isinstance(inputs, (str, os.PathLike)) else _written(inputs, folder))
+            words += options(inputs=_file(inputs, folder))
         words += _job(held, job)
         logits = os.path.join(folder, "logits.npy")
-        _, result = result_of(["predict", *words, f"--logits={logits}", "--", _of(model)], progress)
+        with _naming_inputs(folder):
+            _, result = result_of(["predict", *words, f"--logits={logits}", "--", _of(model)], progress)
         return Predictions(result, np.load(logits, allow_pickle=False))
 
 
 def logits(
-    model: Union[Run, StrPath],
+    model: Union[Run, StrPath, Mapping[str, Any]],
     inputs: Any,
     *,
     network: Union[None, Captured, StrPath] = None,
@@ -269,8 +270,10 @@ def logits(
 ) -> np.ndarray:
     """Compute a model's outputs before softmax in evaluation: float32 [samples, positions, tokens], or [samples, classes].
 
-    model: a Run or its folder, or the path of a job that begins from weights, such as a captured one.
-    inputs: as for `predict`. Texts of a decoder may be shorter than its context: [samples, positions], from one position on.
+    model: a Run or its folder; or a job that begins from weights, as the path of a file or as a dict such as `Captured.job` returns. For
+        other released weights there is `predict`.
+    inputs: as for `predict`. Texts of a decoder may be shorter than its context: [samples, positions], from one position on. One text
+        alone, [positions], gives [positions, tokens].
     digits: digits of all products, 1 to 4, in place of the model's.
     network, step, device, adapter, threads, progress: as for `evaluate`.
 
@@ -282,11 +285,26 @@ def logits(
     if digits is not None and not 1 <= count("digits", digits, 1) <= 4:
         raise UsageError(f"digits is {digits}", "give digits as 1, 2, 3 or 4")
     words = _words(network, step, None, (device, adapter, threads)) + options(digits=digits)
-    with temporary() as folder:
+    with ExitStack() as held:
+        folder = held.enter_context(temporary())
         output = os.path.join(folder, "logits.npy")
-        file = path("inputs", inputs) if isinstance(inputs, (str, os.PathLike)) else _written(inputs, folder)
-        result_of(["logits", *words, *options(inputs=file, output=output), "--", _of(model)], progress)
+        file = _file(inputs, folder)
+        of = held.enter_context(job_file(model, os.getcwd())) if isinstance(model, Mapping) else _of(model)
+        with _naming_inputs(folder):
+            result_of(["logits", *words, *options(inputs=file, output=output), "--", of], progress)
         return np.load(output, allow_pickle=False)
+
+
+@contextmanager
+def _naming_inputs(folder: str) -> Iterator[None]:
+    """Errors about the file of an array in this folder are about the argument."""
+    try:
+        yield
+    except MalformedError as error:
+        file = os.path.join(folder, "inputs.npy")
+        if file not in error.message:
+            raise
+        raise UsageError(error.message.replace(f"{file}: file:", "inputs:").replace(file, "inputs"), INPUTS) from None
 
 
 def _span(samples: Any) -> Optional[str]:
@@ -301,6 +319,11 @@ def _span(samples: Any) -> Optional[str]:
     except (TypeError, ValueError):
         raise UsageError("samples is no pair of numbers", "give samples as (first, end), without the end, or as a range") from None
     return f"{count('samples', first)}..{count('samples', end)}"
+
+
+def _file(inputs: Any, folder: str) -> str:
+    """The file of the inputs: the one that a path names, or one with an array, in this folder."""
+    return path("inputs", inputs) if isinstance(inputs, (str, os.PathLike)) else _written(inputs, folder)
 
 
 def _written(inputs: Any, folder: str) -> str:

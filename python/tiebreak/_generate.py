@@ -6,6 +6,7 @@ import math
 import os
 from contextlib import ExitStack
 from operator import index
+from typing import AbstractSet as Set
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 from ._call import StrPath, count, options, path, result_of, temporary, text
@@ -16,7 +17,11 @@ from ._progress import Wanted
 from ._run import Run
 
 PROMPT = "give the prompt as a str, or as a list of token ids"
-IDS = "a receipt names a tokenizer, and token ids alone name none: leave receipt out, or give the prompt as a str"
+IDS = "a receipt names a tokenizer, and token ids alone name none: leave receipt, trace, opening and key out, or give the prompt as a str"
+TOKENIZER = "give the prompt as a list of token ids, such as a tokenizer of transformers makes"
+# What holds no ids in an order.
+NO_IDS = (bytes, bytearray, memoryview, Mapping, Set)
+SHOWN_MAX = 60
 Prompt = Union[str, Sequence[int], Any]
 
 
@@ -70,6 +75,10 @@ class Answer(_Found):
     def __str__(self) -> str:
         return self.text
 
+    def __repr__(self) -> str:
+        shown = self.text if len(self.text) <= SHOWN_MAX else f"{self.text[:SHOWN_MAX]}..."
+        return f"<tiebreak.Answer: {shown!r}>"
+
 
 def generate(
     model: Union[Run, StrPath],
@@ -98,7 +107,7 @@ def generate(
     prompt: the text that the model goes on with, for a model over bytes. For any model, a list or an array of token ids, such as a tokenizer
         of transformers gives: each id of the model may be written then, and none ends the answer.
     length: the most tokens to write.
-    temperature: 0 always takes the most likely token.
+    temperature: 0 always takes the most likely token, so it goes with no seed.
     top_k: draw among so many most likely tokens alone.
     top_p: draw among the most likely tokens whose probabilities reach this number together.
     seed: the seed of the draws. Without it a seed is drawn, and `Answer.seed` has it.
@@ -113,42 +122,78 @@ def generate(
     >>> answer = tiebreak.generate("runs/first", "to be", length=20, seed=7, receipt=True, key="me.key")
     >>> answer.text, answer.tokens, answer.receipt
     """
-    words = _prompt(prompt, bool(receipt)) + _words(network, step, None, (device, adapter, threads))
+    wanted = {"receipt": receipt, "trace": trace, "opening": opening, "key": key}
+    asked = [name for name, value in wanted.items() if value is not None and value is not False]
+    words = _prompt(prompt, asked) + _words(network, step, None, (device, adapter, threads))
+    if asked and "receipt" not in asked:
+        raise UsageError(f"{asked[0]} is given, and no receipt is asked for", "give receipt too, as True or a path")
     words += options(
-        length=count("length", length),
+        length=_below("length", length),
         temperature=_number("temperature", temperature),
-        top_k=None if top_k is None else count("top_k", top_k, 1),
+        top_k=None if top_k is None else _below("top_k", top_k, 1),
         top_p=None if top_p is None else _number("top_p", top_p),
         seed=None if seed is None else _seed(seed),
         key=None if key is None else path("key", key),
     )
+    if seed is not None and float(temperature) == 0:
+        raise UsageError("temperature is 0, so that seed changes nothing", "leave seed out, or give another temperature")
     with ExitStack() as held:
         folder = held.enter_context(temporary())
         files = {
-            name: os.path.join(folder, name) if wanted is True else path(name, wanted)
-            for name, wanted in (("receipt", receipt), ("trace", trace), ("opening", opening))
-            if wanted is not None and wanted is not False
+            name: os.path.join(folder, name) if wanted[name] is True else path(name, wanted[name]) for name in asked if name != "key"
         }
         words += options(**files) + _job(held, job)
-        _, result = result_of(["generate", *words, "--", _of(model)], progress)
-        if receipt is True:
+        try:
+            _, result = result_of(["generate", *words, "--", _of(model)], progress)
+        except UsageError as error:
+            if error.help is None or "--ids" not in error.help:
+                raise
+            raise UsageError(error.message.partition(": name one with --tokenizer")[0], TOKENIZER) from None
+        if any(value is True for value in (receipt, trace, opening)):
             # The command's next step names a file that is gone then.
             result = {**result, "next": []}
         return Answer(result, {name: _bytes(file) for name, file in files.items()})
 
 
-def _prompt(prompt: Prompt, with_receipt: bool) -> List[str]:
+def _prompt(prompt: Prompt, asked: Sequence[str]) -> List[str]:
+    """The words of a prompt. `asked`: what is asked for besides the answer."""
     if isinstance(prompt, str):
         return options(prompt=text("prompt", prompt))
+    kind, shape, dtype = type(prompt).__name__, getattr(prompt, "shape", None), str(getattr(prompt, "dtype", ""))
+    if isinstance(prompt, NO_IDS):
+        raise UsageError(f"prompt is a {kind}", PROMPT)
+    if shape is not None and (len(shape) != 1 or "int" not in dtype):
+        raise UsageError(f"prompt is an array {list(shape)} of {dtype}", f"{PROMPT} or an array [ids] of integers")
     try:
-        ids = [count("prompt", token) for token in prompt]
-    except TypeError:
-        raise UsageError(f"prompt is a {type(prompt).__name__}", PROMPT) from None
-    if not ids:
+        tokens = list(prompt)
+    except Exception as error:  # noqa: BLE001 - whatever an iterable raises
+        raise UsageError(f"prompt is a {kind}, which gives no ids: {str(error)[:200]}", PROMPT) from None
+    if not tokens:
         raise UsageError("prompt has no token ids", PROMPT)
-    if with_receipt:
-        raise UsageError("a receipt is asked for, and the prompt is token ids", IDS)
+    ids = [_token(place, token) for place, token in enumerate(tokens)]
+    if asked:
+        raise UsageError(f"{asked[0]} is given, and the prompt is token ids", IDS)
     return options(ids=True, prompt=" ".join(map(str, ids)))
+
+
+def _token(place: int, token: Any) -> int:
+    """A token id of a prompt."""
+    try:
+        number = None if isinstance(token, bool) else index(token)
+    except Exception:  # noqa: BLE001 - whatever an item's __index__ raises
+        number = None
+    if number is None or not 0 <= number < 2**32:
+        shown = f"a {type(token).__name__}" if number is None and not isinstance(token, (bool, float, str)) else repr(token if number is None else number)
+        raise UsageError(f"prompt[{place}] is {shown:.60}", f"{PROMPT} from 0 on")
+    return number
+
+
+def _below(name: str, value: Any, least: int = 0) -> int:
+    """A number of things of 32 bits."""
+    number = count(name, value, least)
+    if number >= 2**32:
+        raise UsageError(f"{name} is {number}", f"give {name} as an integer from {least} to 2**32 - 1")
+    return number
 
 
 def _seed(value: Any) -> int:

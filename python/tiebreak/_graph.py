@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Tuple
 from . import _attention, _cut, _joined, _moved, _pieces, _spread, _tables
 from ._formula import formula, rms_norm
 from ._matcher import Formula, Matcher, Refused, Value, no_formula, same, square
-from ._whole import plus, times, whole
+from ._whole import minus, plus, times, whole
 
 Given = Dict[str, Any]
 # That of nn.RMSNorm without eps: the distance from 1 to the next number of binary32.
@@ -33,6 +33,8 @@ def _product(m: Matcher, x: str, weight: Any, bias: Any, role: str, out: Any, pa
     if parts == 1 and may_be_cut and (cut := _cut.begun(m, x, weight, bias, role, out)) is not None:
         return cut
     shape, made = tuple(out.meta["val"].shape), []
+    if bias is not None and tuple(bias.shape) != shape[-1:]:
+        raise Refused(f"what it adds is {list(bias.shape)}, and the rows have {shape[-1]} channels", "add one number for each channel")
     for number in range(parts):
         tail = str(number) if parts > 1 else ""
         names = [m.parameter(weight, role, number, parts)]
@@ -315,13 +317,17 @@ def _times_alpha(m: Matcher, a: Given, out: Any) -> Any:
     y, alpha = a["other"], a["alpha"]
     if alpha == 1:
         return y
+    if isinstance(y, Value) and y.layout == "parameter":
+        raise Refused(f"alpha is {alpha}, of a parameter", "leave alpha out, and let the parameter hold the product")
+    if isinstance(y, Value) and y.layout == "constant":
+        return y._replace(name=y.name * alpha)
     return y * alpha if isinstance(y, (int, float)) else times(m, whole(m, y), alpha, out)
 
 
 def _lerp(m: Matcher, a: Given, out: Any) -> Value:
     """x + weight (y - x)."""
     x, y, weight = whole(m, a["self"]), whole(m, a["end"]), a["weight"]
-    return plus(m, x, times(m, plus(m, y, times(m, x, -1, out), out), weight, out), out)
+    return plus(m, x, times(m, minus(m, y, x, out), weight, out), out)
 
 
 def _addcmul(m: Matcher, a: Given, out: Any) -> Value:
@@ -470,7 +476,7 @@ def _unchanged(m: Matcher, a: Given, out: Any) -> Value:
 
 
 VIEWS = (
-    "aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", "aten.flatten.using_ints", "aten.squeeze.dim",
+    "aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", "aten.flatten.using_ints", "aten.squeeze.dim", "aten.squeeze.default",
     "aten.unsqueeze.default", "aten.squeeze.dims", "aten.expand.default",
 )
 

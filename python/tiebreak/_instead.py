@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, Sequence, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
 from ._joined import JOINED
 
@@ -34,15 +34,40 @@ _HINTS: Tuple[Tuple[str, str], ...] = (
     ("number the positions by torch.arange(T), from 0 in each sample", "cumsum"),
     ("write x @ weight, or use nn.Linear", "einsum bilinear tensordot mv dot outer"),
     ("write products and sums one after another", "addcdiv"),
-    (JOINED, "rot90 fliplr flipud vstack dstack column_stack scatter scatter_add"),
+    (JOINED, "rot90 vstack dstack scatter scatter_add"),
+    ("write torch.cat([x, y], 1)", "column_stack"),
+    ("write x.flip(-1), of channels alone", "fliplr flipud"),
+    ("write x.flatten(1) or x.reshape with the sizes", "ravel view_as"),
+    ("write torch.zeros, torch.ones or torch.full with the sizes", "zeros_like ones_like full_like new_zeros new_ones new_full"),
     ("write min and max with a number as x.clamp(max=1) and x.clamp(min=0)", "minimum maximum"),
-    ("divide by numbers alone, or use nn.LayerNorm or nn.RMSNorm", "reciprocal sqrt true_divide linalg_norm"),
+    ("divide by numbers alone, or use nn.LayerNorm or nn.RMSNorm", "reciprocal sqrt linalg_norm"),
     (CUT, "dsplit unfold as_strided diagonal"),
     ("use torch.nn.CrossEntropyLoss(), of classes", "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div nll_loss2d"),
 )
 INSTEAD: Dict[str, str] = {name: hint for hint, names in _HINTS for name in names.split()}
 # What is said of an operator that nobody thought of.
 ELSE = "write it with what docs/how-to/capture.md lists, or train a built-in model, by `kind` of a job's [model]"
+
+
+# Other names that PyTorch has for operators.
+_ALSO: Tuple[Tuple[str, str], ...] = (
+    ("sub.Tensor", "subtract.Tensor"), ("sub_.Tensor", "subtract_.Tensor"), ("mul.Tensor", "multiply.Tensor"), ("mul_.Tensor", "multiply_.Tensor"),
+    ("div.Tensor", "divide.Tensor true_divide.Tensor"), ("div_.Tensor", "divide_.Tensor true_divide_.Tensor"), ("cat.default", "concat.default concatenate.default"),
+    ("transpose.int", "swapdims.default"), ("movedim.int", "moveaxis.int"), ("neg.default", "negative.default"), ("neg_.default", "negative_.default"),
+    ("abs.default", "absolute.default"),
+)  # fmt: skip
+ALSO = {f"aten.{name}": f"aten.{usual}" for usual, names in _ALSO for name in names.split()}
+
+
+def named_once(graph: Any) -> None:
+    """Gives each operator of a graph its usual name."""
+    import torch
+
+    for node in graph.nodes:
+        usual = ALSO.get(str(node.target))
+        if usual is not None:
+            _, name, overload = usual.split(".")
+            node.target = getattr(getattr(torch.ops.aten, name), overload)
 
 
 def instead_of(target: str) -> str:
@@ -57,11 +82,17 @@ def table() -> str:
     from ._graph import HANDLERS
     from ._mask import OF_ELEMENTS
 
-    names = sorted({name.split(".")[1] for name in (*HANDLERS, *CUTS)})
-    masks = sorted({name.split(".")[1] for name in OF_ELEMENTS} - set(names))
+    names = sorted({_short(name) for name in (*HANDLERS, *CUTS, *ALSO)})
+    masks = sorted({_short(name) for name in OF_ELEMENTS} - set(names))
+    of_masks = {name.split(".")[0] for name in masks}
     rows = ["| operators | captured |", "|---|---|", f"| {_listed(names)} | as the table above says |", f"| {_listed(masks)} | in masks of padding alone |"]
-    rows += [f"| {_listed(sorted(name for name in hinted.split() if name not in masks))} | no: {hint} |" for hint, hinted in _HINTS]
+    rows += [f"| {_listed(sorted(name for name in hinted.split() if name not in of_masks))} | no: {hint} |" for hint, hinted in _HINTS if not {*hinted.split()} <= of_masks]
     return "".join(f"{row}\n" for row in rows)
+
+
+def _short(target: str) -> str:
+    """An operator's name with its overload, unless that is the default."""
+    return target[len("aten.") :].replace(".default", "")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -38,13 +38,15 @@ class Source(NamedTuple):
     rows: int
     channels: int
     constant: Any = None
+    # The height and the width of images.
+    pixels: Optional[Tuple[int, int]] = None
 
 
 class Joined(NamedTuple):
     """Elements of several sources, by their numbers: those of the sources stand one behind the other."""
 
     sources: Tuple[Source, ...]
-    # The height and the width of images; None for rows.
+    # Those of the first image; None for rows.
     pixels: Optional[Tuple[int, int]]
     at: Any
     # The operator that chose or joined last.
@@ -94,7 +96,7 @@ def begun(m: Matcher, x: Any, node: Any) -> Optional[Value]:
         at, channels = numbers.reshape(samples, positions, heads, width).transpose(1, 2), heads * width
     else:
         at, channels = numbers.reshape(shape), {"split": math.prod(shape[2:]), "pooled": shape[1]}.get(x.layout, shape[-1])
-    source = Source(x.name, math.prod(shape) // channels, channels)
+    source = Source(x.name, math.prod(shape) // channels, channels, None, pixels)
     return Value(Joined((source,), pixels, at, node), "joined", shape)
 
 
@@ -181,12 +183,16 @@ def _reduced(m: Matcher, node: Any, x: Value) -> Optional[Value]:
     """A sum or a mean of tensors that were stacked; None if it is one over positions or pixels."""
     from ._whole import plus, times, where_of
 
-    dims = node.args[1] if isinstance(node.args[1], (list, tuple)) else [node.args[1]]
-    keeps = len(node.args) > 2 and node.args[2]
-    if len(dims) != 1 or keeps or "dtype" in node.kwargs or x.shape[dims[0]] > PIECES_MAX:
-        return None
-    pieces = [_of(x, at, node) for at in x.name.at.unbind(dims[0])]
-    if any(_plan(m, piece) is None for piece in pieces):
+    given = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim")
+    dims = given if isinstance(given, (list, tuple)) else [given]
+    keeps = node.args[2] if len(node.args) > 2 else node.kwargs.get("keepdim", False)
+    pieces: List[Value] = []
+    if len(dims) == 1 and isinstance(dims[0], int) and "dtype" not in node.kwargs:
+        pieces = [_of(x, at, node) for at in (x.name.at.split(1, dims[0]) if keeps else x.name.at.unbind(dims[0]))]
+    if not 0 < len(pieces) <= PIECES_MAX or any(_plan(m, piece) is None for piece in pieces):
+        if "stack" in str(node.all_input_nodes[0].target) and _plan(m, x) is None:
+            instead = f"add at most {PIECES_MAX} tensors, which are stacked along that dimension and are all activations; add constants by x + constant"
+            raise Refused(f"it adds up {list(x.shape)}, which is no activation, along dimension {given}", instead)
         return None
     m.where = where_of(node)
     total, *others = (_made(m, piece) for piece in pieces)
@@ -226,7 +232,7 @@ def padded(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
 
     x, pads = a["self"], list(a["pad"])
     place = 2 * (len(x.shape) - 1 - channel_dim(x))
-    fits = a.get("mode", "constant") == "constant" and all(count == 0 or number in (place, place + 1) for number, count in enumerate(pads)) and min(pads) >= 0
+    fits = a.get("mode", "constant") == "constant" and all(count == 0 or number in (place, place + 1) for number, count in enumerate(pads)) and min(pads, default=0) >= 0
     if not fits:
         raise Refused(f"it pads {pads} of {list(x.shape)}", "give the convolution padding, as one number; channels alone are padded by F.pad")
     sides = []
@@ -337,10 +343,10 @@ def _taken(m: Matcher, of: Joined, source: Source, rows: Any, count: int) -> Opt
         return None if operator is None else (operator, 0)
     if count == source.rows and bool((rows == torch.arange(count)).all()):
         return "", 1
-    height, width = of.pixels
+    height, width = source.pixels
     images = source.rows // (height * width)
     numbers = torch.arange(source.rows).reshape(images, height, width)
     for stride in range(2, max(height, width) + 1):
-        if (every := numbers[:, ::stride, ::stride].flatten()).numel() == count:
-            return ("avg_pool", stride) if bool((every == rows).all()) else None
+        if (every := numbers[:, ::stride, ::stride].flatten()).numel() == count and bool((every == rows).all()):
+            return "avg_pool", stride
     return None

@@ -19,7 +19,7 @@ COMPARED = ("aten.ne.Scalar", "aten.eq.Scalar")
 # Operators that put elements in other places, or repeat them.
 MOVED = (
     "aten.view.default", "aten.reshape.default", "aten._unsafe_view.default", "aten.flatten.using_ints", "aten.unflatten.int",
-    "aten.squeeze.dim", "aten.squeeze.dims", "aten.unsqueeze.default", "aten.expand.default", "aten.expand_as.default", "aten.repeat.default",
+    "aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze.default", "aten.unsqueeze.default", "aten.expand.default", "aten.expand_as.default", "aten.repeat.default",
     "aten.slice.Tensor", "aten.select.int", "aten.transpose.int", "aten.permute.default", "aten.alias.default", "aten.clone.default",
     "aten.contiguous.default", "aten.index.Tensor",
 )  # fmt: skip

@@ -159,5 +159,7 @@ _HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "softshrink": softshrink,
     "prelu": prelu,
 }
-# Each has a form in place, but softshrink and prelu; names of operators that are not there do no harm.
-HANDLERS = {f"aten.{name}{tail}.default": handler for name, handler in _HANDLERS.items() for tail in ("", "_")}
+_NOT_IN_PLACE = ("softshrink", "prelu")
+HANDLERS = {
+    f"aten.{name}{tail}.default": handler for name, handler in _HANDLERS.items() for tail in ("", "_") if not (tail and name in _NOT_IN_PLACE)
+}

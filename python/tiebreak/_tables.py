@@ -52,6 +52,9 @@ def added(m: Matcher, x: Value, y: Value, out: Any) -> Optional[Value]:
     shape = tuple(out.meta["val"].shape)
     if x.layout in ("table", "later table", "first row") or (x.layout == "parameter" and y.layout != "parameter"):
         x, y = y, x
+    if tuple(x.shape) != shape:
+        # One position that is repeated to those of the table.
+        return None
     if y.layout == "first row":
         return Value(m.node("first_row", m.rows(x), m.parameter(y.name)), "rows", shape)
     if y.layout in ("table", "later table"):

@@ -53,7 +53,7 @@ def _computed(m: Matcher, value: Value, op: str, args: Tuple[Any, ...]) -> Value
     if op == "add":
         return plus(m, *args, node)
     if op == "sub":
-        return _minus(m, *args, node)
+        return minus(m, *args, node)
     if op == "neg":
         return times(m, args[0], -1, node)
     if op == "pow" and args[1] in range(2, POWER_MAX + 1):
@@ -78,7 +78,8 @@ def _power(m: Matcher, x: Any, exponent: int, node: Any) -> Value:
     return times(m, square, x, node) if exponent % 2 else square
 
 
-def _minus(m: Matcher, x: Any, y: Any, node: Any) -> Value:
+def minus(m: Matcher, x: Any, y: Any, node: Any) -> Value:
+    """A difference."""
     if isinstance(y, (int, float)):
         return plus(m, x, -y, node)
     if y.layout == "constant" and y.name.is_floating_point():
@@ -104,7 +105,7 @@ def plus(m: Matcher, x: Any, y: Any, node: Any) -> Value:
     shape = tuple(node.meta["val"].shape)
     x, y = _ordered("adds", x, y)
     if isinstance(y, Value) and y.layout == "constant" and (table := _positions(m, x, y)) is not None:
-        return Value(m.node("position_embedding", m.rows(x), m.constant(table)), "rows", shape)
+        return Value(m.node("position_embedding", m.rows(x), m.constant(table)), "rows", x.shape)
     if isinstance(y, Value) and (sum_of_rows := _tables.added(m, x, y, node)) is not None:
         return sum_of_rows
     if (name := _of_channels(m, x, y)) is not None:
@@ -133,7 +134,7 @@ def _of_one_shape(m: Matcher, kind: str, does: str, x: Any, y: Any, shape: Tuple
             x, y = (value._replace(name=m.rows(value), layout="rows") for value in (x, y))
         (left, layout), (right, other) = m.any(x), m.any(y)
         if layout == other:
-            return Value(m.node(kind, left, right), layout, shape)
+            return Value(m.node(kind, left, right), layout, x.shape)
     raise Refused(f"it {does} {_shown(x)} and {_shown(y)}", BROADCAST)
 
 
@@ -146,7 +147,7 @@ def _of_channels(m: Matcher, x: Any, y: Any) -> Optional[str]:
         return m.vector(channels, y)
     if not isinstance(y, Value) or y.layout not in ("constant", "parameter") or (not y.shape and y.layout == "parameter"):
         return None
-    if y.layout == "constant" and math.prod(y.shape) == 1 and y.name.is_floating_point():
+    if y.layout == "constant" and math.prod(y.shape) == 1 and len(y.shape) <= len(x.shape) and y.name.is_floating_point():
         return m.vector(channels, float(y.name))
     # The dimension of PyTorch's tensor that has the channels.
     place = len(x.shape) - 1 if x.layout in ("rows", "patches") or (len(x.shape) < 4 and x.layout != "pooled") else 1
@@ -166,6 +167,6 @@ def _positions(m: Matcher, x: Any, y: Value) -> Optional[Any]:
         return None
     if y.shape == x.shape[1:]:
         return np.asarray(y.name.float())
-    if len(y.shape) == 3 and y.shape[1:] == x.shape[1:] and bool((y.name == y.name[:1]).all()):
+    if len(y.shape) == 3 and y.shape[0] in (1, m.batch) and y.shape[1:] == x.shape[1:] and bool((y.name == y.name[:1]).all()):
         return np.asarray(y.name[0].float())
     return None

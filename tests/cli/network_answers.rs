@@ -84,6 +84,11 @@ fn a_network_answers_as_the_built_in_model_does() {
         let (code, why) = found(&["generate", &run, "--ids", "--prompt", prompt]);
         assert!(code == 2 && why["error"].as_str().unwrap().contains(says), "{why}");
     }
+    for option in ["--receipt", "--trace", "--opening", "--key"] {
+        let words = ["generate", &run, "--ids", "--prompt", "9", option, "file"];
+        let (code, why) = found(&words);
+        assert!(code == 2 && why.to_string().contains("cannot be used with"), "{option}: {why}");
+    }
     // A network says nothing of a model of a kind.
     let other = [&weights[..], "--job", &built_in, "--network", &network];
     let (code, why) = found(&[&["generate"], &other[..], &ASKED].concat());

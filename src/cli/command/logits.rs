@@ -163,7 +163,9 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let products = args.digits.map_or_else(|| of_model.products().clone(), ProductTable::uniform);
     let mut engine = open_exact(&args.engine)?;
     let engine = engine.as_mut();
-    let graph = engine.compile(Arc::new(inference_graph(network, &products, 1)))?;
+    let graph = inference_graph(network, &products, 1);
+    let classes = graph.tensor(graph.outputs[0].tensor).shape[1];
+    let graph = engine.compile(Arc::new(graph))?;
     let fixed = upload(engine, &subject)?;
     let words = |engine: &mut dyn tiebreak_engine::Engine, ty: &TensorType, words: &[u32]| {
         engine.upload(ty, &bytes_of(words))
@@ -196,8 +198,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if samples.rows.is_none() && all > 1 {
         shape.push(all as u32);
     }
-    let rows: usize = shape.iter().map(|&d| d as usize).product();
-    shape.push((logits.len() / 4 / rows.max(1)) as u32);
+    shape.push(classes);
     let array = Array { name: "logits".into(), ty: TensorType { dtype: DType::F32, shape }, bytes: logits };
     arrays::write(&args.output, std::slice::from_ref(&array), FloatType::F32)?;
     let text = format!("logits {:?} -> {}", array.ty.shape, args.output.display());

@@ -24,7 +24,7 @@ pub struct PromptArgs {
     /// Take the prompt as token ids, such as '3 1 4', and write ids.
     ///
     /// No tokenizer is read: each id of the model may be written, and none ends the text. A receipt names the tokenizer, so none is written.
-    #[arg(long, requires = "prompt", conflicts_with_all = ["tokenizer", "receipt"], hide_short_help = true)]
+    #[arg(long, requires = "prompt", conflicts_with_all = ["tokenizer", "receipt", "trace", "opening", "key"], hide_short_help = true)]
     pub ids: bool,
     /// Message of a user, which the model answers.
     ///
