@@ -85,14 +85,19 @@ def measured(arguments, ended=None):
     begun = time.monotonic()
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as problems:
         child = subprocess.Popen([str(word) for word in arguments], stdout=output, stderr=problems)
-        while ended is not None and child.poll() is None and not ended():
+        # `Popen.poll` would take the usage of a child that has ended.
+        found = (0, 0, None)
+        while ended is not None and not found[0] and not ended():
             time.sleep(0.02)
-        killed = ended is not None and child.poll() is None
+            found = os.wait4(child.pid, os.WNOHANG)
+        if ended is not None and not found[0]:
+            found = os.wait4(child.pid, os.WNOHANG)
+        killed = ended is not None and not found[0]
         if killed:
             # What it wrote is asked for first: a process that has ended does not say.
             written = bytes_written(child.pid)
             child.send_signal(signal.SIGKILL)
-        _, status, usage = os.wait4(child.pid, 0)
+        _, status, usage = found if found[0] else os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         seconds = time.monotonic() - begun
         said, errors = (read_again(file) for file in (output, problems))
@@ -170,7 +175,9 @@ def main():
         plan = json.loads(checked["output"])
         parameters = plan["parameters"]
         free = shutil.disk_usage(folder).free
-        needed = parameters * ((12 if args.first_step_only else 28) + (8 if args.offload else 0))
+        # Slots, twice for an audit, and waiting gradients.
+        away = (16 if args.audit else 8) + 4 * (args.micro_batches.bit_length() - 1)
+        needed = parameters * ((12 if args.first_step_only else 28) + (away if args.offload else 0))
         if needed > free:
             sys.exit(f"the run needs about {needed / 1e9:.0f} GB in {args.dir}, {free / 1e9:.0f} GB are free; --first-step-only needs less")
         print(f"{parameters:,} parameters, {args.micro_batches} micro-batches of {args.tokens} tokens; {machine()}\n")

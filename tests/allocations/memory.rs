@@ -66,6 +66,27 @@ fn confirming_a_cheat_takes_the_memory_that_was_planned() {
     }
 }
 
+/// The same where parameters are most of the memory: the reference frees each tensor of the state that it replaces.
+#[test]
+fn confirming_a_cheat_of_a_wide_model_takes_the_memory_that_was_planned() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "microbatch", "");
+    let sizes =
+        [("layers = 1", "layers = 2"), ("width = 16", "width = 160"), ("context = 12", "context = 4")];
+    let less = [("steps = 8", "steps = 1"), ("micro_batch = 2", "micro_batch = 1")];
+    edit(&job, &[&sizes[..], &less].concat());
+    let run = trained(&job, &folder.path().join("run"), Some("operator@1"));
+    let planned = memory_to_confirm(&run, false) as f64;
+    let checked = checks::always(&run, Some(&key().public())).unwrap();
+    let plan = plan(&run, &checked.checkpoints, 1, &Choice::All);
+    let mut cpu = Cpu::new(1).unwrap();
+    let ((report, _), taken) = peak(|| audit(&run, &mut cpu, checked, plan, None, &mut Silent).unwrap());
+    assert!(matches!(report.outcome, Outcome::Diverges { step: 1, .. }), "{:?}", report.outcome);
+    println!("planned {planned}, taken {taken}");
+    assert!((0.85..1.15).contains(&(taken as f64 / planned)), "planned {planned}, {taken} were taken");
+}
+
 /// Training and auditing a step take the memory that is planned, within 15 %, where parameters are most of it. With slots and waiting
 /// gradients outside of memory both take far less.
 #[test]
@@ -85,7 +106,8 @@ fn a_step_takes_the_memory_that_was_planned() {
         let out = folder.path().join(format!("run-{outside}"));
         let run = begin_run(&Disk::default(), &job, &out).unwrap();
         let state = state_bytes(&run.program().state());
-        let planned = |before| step_bytes_with(run.program(), false, Keeping { outside, before });
+        let planned =
+            |before| step_bytes_with(run.program(), false, Keeping { outside, before, holds: false });
         let near = |what: &str, planned: u64, taken: usize| {
             println!("{what}, outside {outside}: planned {planned}, taken {taken}, a state {state}");
             let ratio = taken as f64 / planned as f64;

@@ -193,6 +193,12 @@ fn offloading_takes_less_memory_and_gives_the_same_bits() {
     // Only the CPU engine has the option, and the folder has to be there.
     let (code, _, stderr) = output(&[&["audit", &whole, "--engine", "reference"][..], &offload].concat());
     assert!(code == 2 && stderr.contains("--offload is for the CPU engine"), "{code}: {stderr}");
+    let (code, _, stderr) = output(&["audit", &whole, "--engine", "reference", "--max-memory", "1"]);
+    assert!(code == 3 && !stderr.contains("--offload"), "{code}: {stderr}");
+    let file = at("plan");
+    let plan = ["audit", &whole, "--plan", "--shards", "1", "--plan-out", &file];
+    let (code, stdout, stderr) = output(&[&plan[..], &offload].concat());
+    assert!(code == 0 && stdout.contains(&format!(" --offload {away}")), "{code}: {stdout}{stderr}");
     let (code, _, stderr) = output(&["audit", &whole, "--offload", &nowhere]);
     assert!(code == 3 && stderr.contains("nowhere"), "{code}: {stderr}");
 }

@@ -70,6 +70,7 @@ const KINDS: &[Kind] = &[
     kind("AuditError", 3, "raise the limit, or ask for fewer steps"),
     kind("PartyError::Refused", 2, MEND_LINE),
     kind("PartyError", 3, "answer with another engine, or from a whole copy of the run"),
+    kind("EngineError::Outside", 3, "free room in the folder, or name one on another disk"),
     kind("EngineError", 3, OTHER_ENGINE),
     kind("LeafError", 4, ASK_MAKER),
 ];

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::checks::Checked;
 use super::ground::{Explicable, Ground};
+use super::plan::memory_with;
 use super::replay::replay_to_gradients;
 use super::report::{AuditError, Outcome};
 use super::rounding::check_log;
@@ -47,9 +48,17 @@ pub fn micro_batch(
     if same && illegal.is_none() {
         return Ok(Outcome::Matches);
     }
-    let reference = recompute::engine(Reference, session.engine().recomputes());
+    let recomputes = session.engine().recomputes();
+    let needed = memory_with(run, recompute::micro_batch_bytes(run.program(), recomputes));
+    let what = format!(
+        "micro-batch {index} of step {step}, which differs, and its confirmation by the scalar reference"
+    );
+    run.within_memory(&what, needed)?;
+    session.engine_mut().release();
+    let reference = recompute::engine(Reference, recomputes);
     let mut confirming = Session::new(reference, Arc::new(run.program().clone()))?;
     confirming.load_from(&mut session)?;
+    session.engine_mut().release();
     let mut session = confirming;
     let (confirmed, illegal) = gradients(run, &mut session, step, index, &batch)?;
     let what = Ground::MicroBatch(index);

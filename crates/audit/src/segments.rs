@@ -91,13 +91,25 @@ impl Replay<'_> {
         // The next segment that nobody replays yet, and the first that differs.
         let (next, differs) = (AtomicUsize::new(plan.done), AtomicUsize::new(usize::MAX));
         let (queue, asked) = (Queue::default(), AtomicBool::new(false));
+        let (confirming, others) = (Mutex::new(()), plan.memory.saturating_mul(sessions.len() as u64 - 1));
         thread::scope(|scope| {
             let (sender, news) = channel();
             for mut session in sessions {
                 session.stop_at(self.end);
                 let (engine, sender) = (session.engine().describe(), sender.clone());
-                let (next, differs, queue, asked) = (&next, &differs, &queue, &asked);
-                let job = Job { replay: self, session, engine, number: 0, differs, queue, asked };
+                let (next, differs, queue, asked, confirming) =
+                    (&next, &differs, &queue, &asked, &confirming);
+                let job = Job {
+                    replay: self,
+                    session,
+                    engine,
+                    number: 0,
+                    differs,
+                    queue,
+                    asked,
+                    confirming,
+                    others,
+                };
                 scope.spawn(move || job.work(plan, next, &sender));
             }
             drop(sender);
@@ -266,6 +278,36 @@ struct Job<'a, 'e> {
     queue: &'a Queue,
     /// True once somebody asks for the end.
     asked: &'a AtomicBool,
+    /// Held by the job that confirms a difference.
+    confirming: &'a Mutex<()>,
+    /// Bytes that the other jobs' replays need meanwhile.
+    others: u64,
+}
+
+impl<'a> Job<'a, '_> {
+    /// Waits until no other job confirms a difference. Refuses a confirmation by the scalar reference that does not fit into the auditor's
+    /// memory.
+    fn can_confirm(&self, step: u32) -> Result<MutexGuard<'a, ()>, AuditError> {
+        let run = self.replay.run;
+        let alone = self.confirming.lock().unwrap_or_else(PoisonError::into_inner);
+        let needed = memory_to_confirm(run, self.session.engine().recomputes()).saturating_add(self.others);
+        let what = format!("a step that differs, step {step}, and its confirmation by the scalar reference");
+        run.within_memory(&what, needed)?;
+        Ok(alone)
+    }
+
+    /// The bytes of the state before a step. The record before commits them: where this machine changed them, nobody is accused.
+    fn bytes_before(&mut self, step: u32, before: KeptState) -> Result<Vec<Vec<u8>>, AuditError> {
+        let Replay { run, checked, .. } = self.replay;
+        let before = self.session.kept_bytes(before)?;
+        states::check(run, &checked.transcript.records, step - 1, &before).map_err(|_| {
+            AuditError::Limit(format!(
+                "step {step} is not judged: this machine changed the state before it, in memory or in the folder of --offload; \
+                 audit on another machine"
+            ))
+        })?;
+        Ok(before)
+    }
 }
 
 impl Job<'_, '_> {
@@ -384,8 +426,8 @@ impl Job<'_, '_> {
         // A decision may be about other operands than these if the records differ: one decision that an honest trainer's log
         // lacks would make later ones look wrong. If the records agree, all operands of the decisions agree.
         if let Some(illegal) = tally.first_illegal.as_ref().filter(|_| same) {
-            self.can_confirm(step)?;
-            let before = self.session.kept_bytes(before)?;
+            let _alone = self.can_confirm(step)?;
+            let before = self.bytes_before(step, before)?;
             let found = self.difference(&before, batch, &mine).illegal(illegal)?;
             return Ok((tally, Some(found)));
         }
@@ -395,18 +437,10 @@ impl Job<'_, '_> {
         {
             return Ok((tally, Some(found(rounding::missing(step, &mine.record, theirs)))));
         }
-        self.can_confirm(step)?;
-        let before = self.session.kept_bytes(before)?;
+        let _alone = self.can_confirm(step)?;
+        let before = self.bytes_before(step, before)?;
         let found = self.difference(&before, batch, &mine).localise()?;
         Ok((tally, Some(found)))
-    }
-
-    /// Refuses a confirmation by the scalar reference that does not fit into the auditor's memory.
-    fn can_confirm(&self, step: u32) -> Result<(), AuditError> {
-        let run = self.replay.run;
-        let needed = memory_to_confirm(run, self.session.engine().recomputes());
-        let what = format!("a step that differs, step {step}, and its confirmation by the scalar reference");
-        Ok(run.within_memory(&what, needed)?)
     }
 
     /// A step's replay. Native products decide nothing but a match: any other outcome is that of exact products.

@@ -37,6 +37,9 @@ pub enum EngineError {
         /// The device's message.
         reason: String,
     },
+    /// The place outside of memory has no room, fails, or gives back other bytes ([`super::outside`]).
+    #[error("the folder of --offload failed: {0}")]
+    Outside(std::io::Error),
     /// The device computed a known result wrongly.
     #[error("{device} failed its self-test ({check}) and is not used; try another adapter or --engine cpu")]
     SelfTest {

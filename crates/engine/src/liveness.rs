@@ -76,6 +76,8 @@ pub struct Keeping {
     pub outside: bool,
     /// The state before the step is kept, as audits do.
     pub before: bool,
+    /// The engine holds a graph's inputs until its end, and the state before the step is a copy, as GPUs do.
+    pub holds: bool,
 }
 
 /// The most bytes of tensors that are alive at once in a step: the state, the gradients that wait for their sum, and the tensors
@@ -97,13 +99,15 @@ pub(crate) fn step_bytes_of(program: &Program, micro_peak: u64, keeping: Keeping
     let in_memory = |sums: u64| if keeping.outside { 0 } else { sums * gradients };
     let micro = slots + in_memory(waiting) + micro_peak;
     let lefts = |port: usize| keeping.outside && port.is_multiple_of(2);
-    let added = owning_peak(&program.accumulate, |_| false, lefts);
+    let added = owning_peak(&program.accumulate, |_| keeping.holds, lefts);
     let accumulate = if waiting == 0 { 0 } else { slots + read + in_memory(waiting - 1) + added };
     // The session holds the gradient during the update, and the state before the step if it is kept.
     let of_state = |port: usize| port < table.len();
     let is_slot = |port: usize| keeping.outside && of_state(port) && port >= program.released();
-    let update = owning_peak(&program.update, |port| keeping.before || !of_state(port), is_slot);
-    micro.max(accumulate).max(update)
+    let held = |port| keeping.before || keeping.holds || !of_state(port);
+    let update = owning_peak(&program.update, held, is_slot);
+    let copied = if keeping.before && keeping.holds { state } else { 0 };
+    micro.max(accumulate).max(update) + copied
 }
 
 /// The most bytes of tensors that are alive at once while a graph runs on inputs that may be freed, but for those that are `held`. Inputs

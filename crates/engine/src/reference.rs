@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::liveness::last_uses;
+use super::liveness::last_uses_with_inputs;
 use super::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::words::{bytes_from_words, word_from_bytes};
@@ -94,10 +94,10 @@ fn output(
     Ok(bytes)
 }
 
-/// Runs a graph. A tensor is freed after the last node that reads it.
+/// Runs a graph. A tensor is freed after the last node that reads it, if the caller holds no other reference to it.
 fn run(
     compiled: &Compiled,
-    inputs: &[Tensor],
+    inputs: Vec<Tensor>,
     mut observer: Option<&mut dyn Observer>,
     limits: &mut ReferenceUntil,
 ) -> Result<Vec<Tensor>, EngineError> {
@@ -143,7 +143,7 @@ impl Engine for Reference {
                 "the scalar reference has no native products; train with --engine cpu or wgpu".into();
             return Err(EngineError::Unsupported { device: self.describe(), reason });
         }
-        let dying = last_uses(&graph);
+        let dying = last_uses_with_inputs(&graph);
         Ok(Compiled::new(graph, dying))
     }
 
@@ -151,6 +151,15 @@ impl Engine for Reference {
         &mut self,
         compiled: &Compiled,
         inputs: &[Tensor],
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<Tensor>, EngineError> {
+        self.run_owning(compiled, inputs.to_vec(), observer)
+    }
+
+    fn run_owning(
+        &mut self,
+        compiled: &Compiled,
+        inputs: Vec<Tensor>,
         observer: Option<&mut dyn Observer>,
     ) -> Result<Vec<Tensor>, EngineError> {
         run(compiled, inputs, observer, &mut ReferenceUntil::default())
@@ -178,6 +187,15 @@ impl Engine for ReferenceUntil<'_> {
         &mut self,
         compiled: &Compiled,
         inputs: &[Tensor],
+        observer: Option<&mut dyn Observer>,
+    ) -> Result<Vec<Tensor>, EngineError> {
+        self.run_owning(compiled, inputs.to_vec(), observer)
+    }
+
+    fn run_owning(
+        &mut self,
+        compiled: &Compiled,
+        inputs: Vec<Tensor>,
         observer: Option<&mut dyn Observer>,
     ) -> Result<Vec<Tensor>, EngineError> {
         run(compiled, inputs, observer, self)

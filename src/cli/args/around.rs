@@ -1,5 +1,6 @@
 //! What stands around the engine of a training or of an audit: repetitions or a disk in place of memory, and a check of its results.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use tiebreak_engine::liveness::Keeping;
 use tiebreak_engine::{Engine, recompute};
 use tiebreak_job::Job;
 use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::shell;
 use tiebreak_run::run::spilled::Spilled;
 
 #[derive(clap::Args, Clone, Copy, Debug, Default)]
@@ -50,17 +52,18 @@ impl RecomputeArgs {
     /// If the work does not fit, with `--recompute` as advice where this option is enough.
     pub fn check_memory(
         self,
+        engine: &EngineArgs,
         limits: &Limits,
         what: &str,
         run: &Run,
         needed: &dyn Fn(Ways) -> u64,
     ) -> Result<(), Failure> {
-        self.ways().check_memory(limits, what, run, needed)
+        self.ways(engine).check_memory(limits, what, run, needed)
     }
 
     /// The way in which this option computes.
-    pub fn ways(self) -> Ways {
-        Ways { recomputes: self.is_asked, outside: None }
+    pub fn ways(self, engine: &EngineArgs) -> Ways {
+        Ways { recomputes: self.is_asked, outside: None, holds: engine.engine != EngineKind::Cpu }
     }
 
     /// The option behind another command, with a blank before it.
@@ -76,12 +79,14 @@ pub struct Ways {
     pub recomputes: bool,
     /// Slots and waiting gradients lie in a folder, if the command has the option.
     pub outside: Option<bool>,
+    /// The engine holds a graph's inputs until its end, and audits copy the state before a step for it.
+    pub holds: bool,
 }
 
 impl Ways {
     /// The most bytes of tensors that are alive at once in a step. Audits keep the state `before`.
     pub fn step_bytes(self, program: &Program, before: bool) -> u64 {
-        let keeping = Keeping { outside: self.outside == Some(true), before };
+        let keeping = Keeping { outside: self.outside == Some(true), before, holds: self.holds };
         recompute::step_bytes_with(program, self.recomputes, keeping)
     }
 
@@ -102,7 +107,7 @@ impl Ways {
         let others = [
             ("--recompute", Ways { recomputes: true, ..self }),
             ("--offload DIR", Ways { outside: Some(true), ..self }),
-            ("--recompute --offload", Ways { recomputes: true, outside: Some(true) }),
+            ("--recompute --offload", Ways { recomputes: true, outside: Some(true), ..self }),
         ];
         let is_possible = |ways: Ways| {
             let recomputes = !ways.recomputes || run.job().rounding.is_none();
@@ -182,8 +187,9 @@ impl AroundArgs {
     }
 
     /// The ways in which the work is done.
-    pub fn ways(&self) -> Ways {
-        Ways { outside: Some(self.offload.folder.is_some()), ..self.recompute.ways() }
+    pub fn ways(&self, engine: &EngineArgs) -> Ways {
+        let outside = (engine.engine == EngineKind::Cpu).then_some(self.offload.folder.is_some());
+        Ways { outside, ..self.recompute.ways(engine) }
     }
 
     /// Refuses work on a run that takes more memory than the limit. `needed` has the bytes that it takes in one of these ways.
@@ -192,12 +198,13 @@ impl AroundArgs {
     /// If the work does not fit, with options as advice that are enough.
     pub fn check_memory(
         &self,
+        engine: &EngineArgs,
         limits: &Limits,
         what: &str,
         run: &Run,
         needed: &dyn Fn(Ways) -> u64,
     ) -> Result<(), Failure> {
-        self.ways().check_memory(limits, what, run, needed)
+        self.ways(engine).check_memory(limits, what, run, needed)
     }
 
     /// [`around_all`](AroundArgs::around_all) of one engine.
@@ -225,9 +232,21 @@ impl AroundArgs {
     }
 
     /// The options that say the same to another process.
-    pub fn options(&self) -> Vec<String> {
-        let recompute = self.recompute.is_asked.then(|| "--recompute".to_string());
-        let offload = self.offload.folder.iter().map(|folder| format!("--offload={}", folder.display()));
-        recompute.into_iter().chain(offload).chain(self.check.options()).collect()
+    pub fn options(&self) -> Vec<OsString> {
+        let recompute = self.recompute.is_asked.then(|| "--recompute".into());
+        let offload = self.offload.folder.iter().map(|folder| {
+            let mut option = OsString::from("--offload=");
+            option.push(folder);
+            option
+        });
+        let check = self.check.options().into_iter().map(OsString::from);
+        recompute.into_iter().chain(offload).chain(check).collect()
+    }
+
+    /// The options that save memory, as a shell takes them, each with a blank before it.
+    pub fn less_memory(&self) -> String {
+        let offload = self.offload.folder.as_deref();
+        let offload = offload.map_or(String::new(), |folder| format!(" --offload {}", shell::path(folder)));
+        self.recompute.option().to_string() + &offload
     }
 }

@@ -69,8 +69,8 @@ fn planned(args: &Args, run: &Run, from: u32) -> Result<ReplayPlan, Failure> {
         true => memory_with(run, recompute::micro_batch_bytes(run.program(), ways.recomputes)),
         false => ways.replay_memory(run),
     };
-    args.recompute.check_memory(&args.limits, "a replay", run, &needed)?;
-    plan.memory = needed(args.recompute.ways());
+    args.recompute.check_memory(&args.engine, &args.limits, "a replay", run, &needed)?;
+    plan.memory = needed(args.recompute.ways(&args.engine));
     Ok(plan)
 }
 

@@ -117,6 +117,9 @@ pub fn of_engine(error: &EngineError) -> Option<String> {
         EngineError::WrongResult { .. } => {
             "give another --adapter, or `--engine cpu`; `tiebreak adapters --test` tests every engine here".into()
         }
+        EngineError::Outside(_) => {
+            "free room there, or name a folder on another disk; `train --resume` goes on from the last checkpoint".into()
+        }
         EngineError::SelfTest { .. } => "`tiebreak adapters --test` shows which engines here are right".into(),
         EngineError::OutOfTime => "raise --max-time, or ask for fewer steps".into(),
         EngineError::DeviceLost { .. } | EngineError::Fault { .. } | EngineError::Stopped(_) => return None,

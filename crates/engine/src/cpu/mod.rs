@@ -210,7 +210,7 @@ impl Cpu {
         let (Some(outside), Storage::Words(words)) = (&self.outside, tensor.storage()) else {
             return Ok(tensor);
         };
-        let held = outside.put(words).map_err(moved::failed)?;
+        let held = outside.put(words).map_err(EngineError::Outside)?;
         Ok(tensor.again(Storage::Outside(held, words.len())))
     }
 
@@ -230,7 +230,7 @@ impl Cpu {
     fn brought_in(&self, storage: &Storage) -> Result<Option<Words>, EngineError> {
         let Storage::Outside(held, len) = storage else { return Ok(None) };
         let mut words = self.pool.take(*len);
-        held.get(&mut words).map_err(moved::failed)?;
+        held.get(&mut words).map_err(EngineError::Outside)?;
         Ok(Some(words))
     }
 }

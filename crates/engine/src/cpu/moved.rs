@@ -1,10 +1,9 @@
 //! Tensors that this engine keeps outside of memory, and when it moves them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::io;
 
+use crate::Tensor;
 use crate::liveness::{last_uses_of_outputs, last_uses_with_inputs};
-use crate::{EngineError, Tensor};
 use tiebreak_contract::program::graph::{Graph, TensorId};
 
 /// When a graph's tensors are read for the last time.
@@ -48,13 +47,4 @@ pub(super) fn are_outside(
         }
     }
     moves
-}
-
-/// The error of the place outside of memory.
-pub(super) fn failed(error: io::Error) -> EngineError {
-    let reason = format!("the folder of --offload: {error}");
-    match error.kind() {
-        io::ErrorKind::StorageFull => EngineError::OutOfMemory { device: "cpu".into(), reason },
-        _ => EngineError::DeviceLost { device: "cpu".into(), reason },
-    }
 }

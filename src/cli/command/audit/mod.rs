@@ -219,7 +219,7 @@ fn audited(printer: Printer, path: &Path, options: &Options, traces: &Traces) ->
     // A contradiction that needs no replay is every shard's to report.
     if checked.inconsistent.is_none() {
         plan = options.divided.part_of(&run, &checked, (plan, last), plan_file.as_ref(), &options.part)?;
-        plan.memory = options.around.ways().replay_memory(&run);
+        plan.memory = options.around.ways(&options.engine).replay_memory(&run);
         options.note_part(&run, &mut checked, &plan);
         // A report does not say whether the device was checked.
         let report = options.report.as_deref().filter(|_| !options.plan && !options.around.check.is_asked());
@@ -245,7 +245,7 @@ fn audited(printer: Printer, path: &Path, options: &Options, traces: &Traces) ->
         let text = plan_text(&plan, &run, jobs, seconds, engines[0].as_ref());
         if options.plan {
             let mut json = json!({ "plan": plan, "jobs": jobs, "seconds": seconds, "memory_to_confirm": options.confirming(&run) });
-            let again = options.key_option() + options.around.recompute.option();
+            let again = options.key_option() + &options.around.less_memory();
             let text = text + &options.divided.write(&run, &checked, &plan, (path, &again), &mut json)?;
             printer.result(Lines::split(&text), &json);
             return Ok(Exit::Match);
@@ -286,7 +286,8 @@ impl Options {
 
     /// The number of replays at once.
     fn jobs(&self, run: &Run, plan: &ReplayPlan) -> Result<usize, Failure> {
-        self.around.check_memory(&self.limits, "a replay", run, &|ways| ways.replay_memory(run))?;
+        self.around
+            .check_memory(&self.engine, &self.limits, "a replay", run, &|ways| ways.replay_memory(run))?;
         jobs::number(self.jobs, plan, &self.limits, &self.engine)
     }
 

@@ -457,7 +457,7 @@ impl Watch {
             return Ok(true);
         }
         self.options.note_part(run, &mut checked, &plan);
-        plan.memory = self.options.around.ways().replay_memory(run);
+        plan.memory = self.options.around.ways(&self.options.engine).replay_memory(run);
         let jobs = self.options.jobs(run, &plan).map_err(Stopped::Now)?;
         let (mut engines, _) = self.options.engines(jobs).map_err(Stopped::Now)?;
         let keeper = match (&self.options.report, &self.signer) {

@@ -27,8 +27,9 @@ pub struct Memory {
 
 impl Memory {
     pub fn of(program: &Program) -> Memory {
-        let bytes =
-            |recomputes, outside, before| step_bytes_with(program, recomputes, Keeping { outside, before });
+        let bytes = |recomputes, outside, before| {
+            step_bytes_with(program, recomputes, Keeping { outside, before, holds: false })
+        };
         let step = bytes(false, false, false);
         Memory {
             step,

@@ -174,7 +174,7 @@ fn worked(printer: Printer, args: Args, traces: &Traces) -> CommandResult {
     let mut host = Host::new(&role, &mut meeting, (&args.engine, &args.around), &args.limits, &args.agent)?;
     let joined = host.as_mut().map(|host| host.wait(printer)).transpose()?;
     let mut ranks = joined.map(|tcp| network(tcp, meeting)).transpose()?;
-    announce(printer, &run, (engine.as_ref(), &args.around), ranks.as_deref())?;
+    announce(printer, &run, (engine.as_ref(), args.around.ways(&args.engine)), ranks.as_deref())?;
     let mut bar = bar(printer, &run, &engine.describe(), (exposed.as_ref(), traces))?;
     bar.stops = (args.stop_on_nan, Some(Asked::listen(printer, &args.limits, start)));
     let mut watched = Watched::new(printer, &mut bar, asked, &run)?;
@@ -261,7 +261,7 @@ fn job_of(args: &Args, begun: Option<&Run>) -> Result<Job, Failure> {
 /// Refuses training that needs more memory than there is, here or on the GPU.
 fn check_memory(run: &Run, args: &Args) -> Result<(), Failure> {
     let needed = |ways: Ways| host_memory(run, &args.engine, ways);
-    args.around.check_memory(&args.limits, "training", run, &needed)?;
+    args.around.check_memory(&args.engine, &args.limits, "training", run, &needed)?;
     #[cfg(feature = "gpu")]
     device_memory::check(run.job(), run.program(), &args.engine, args.around.recompute.is_asked)?;
     Ok(())
@@ -354,7 +354,8 @@ fn done_text(steps: u64, out: &Path) -> String {
 fn resume_options(args: &Args) -> String {
     let default = ["--engine=cpu", "--threads=0"];
     let engine = args.engine.options().into_iter().filter(|option| !default.contains(&option.as_str()));
-    options_with(args, engine.chain(args.around.options()))
+    let around = args.around.options().into_iter().map(|option| option.to_string_lossy().into_owned());
+    options_with(args, engine.chain(around))
 }
 
 /// The options of a resume on the CPU.
@@ -378,7 +379,7 @@ fn options_with(args: &Args, engine: impl Iterator<Item = String>) -> String {
 fn announce(
     printer: Printer,
     run: &Run,
-    (engine, around): (&dyn Engine, &AroundArgs),
+    (engine, ways): (&dyn Engine, Ways),
     ranks: Option<&dyn Collective>,
 ) -> Result<(), Failure> {
     printer.say(format!(
@@ -388,7 +389,7 @@ fn announce(
         run.job().steps,
         ranks.map_or(String::new(), |ranks| format!("{} ranks, rank 0 on ", ranks.ranks())),
         engine.describe(),
-        bytes_text(around.ways().step_bytes(run.program(), false)),
+        bytes_text(ways.step_bytes(run.program(), false)),
         bytes_text(disk_needed(run)),
     ));
     if let Some(advice) = run.job().rounding.as_ref().and_then(|r| r.advice(&run.program().micro.logged)) {

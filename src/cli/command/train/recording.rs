@@ -58,8 +58,10 @@ pub fn run(printer: Printer, words: &[OsString], feed: &mut dyn Feed) -> Command
         nonce: random()?,
     })?;
     let run = recording.run();
-    args.limits
-        .check("training", host_memory(run, &args.engine, Ways { recomputes: false, outside: None }))?;
+    args.limits.check(
+        "training",
+        host_memory(run, &args.engine, Ways { recomputes: false, outside: None, holds: false }),
+    )?;
     #[cfg(feature = "gpu")]
     device_memory::check(run.job(), run.program(), &args.engine, false)?;
     let mut bar = Bar::new(printer, run);
