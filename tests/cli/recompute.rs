@@ -26,7 +26,7 @@ fn recomputing_takes_less_memory_and_gives_the_same_bits() {
         &[
             ("layers = 1", "layers = 8"),
             ("context = 12", "context = 64"),
-            ("micro_batch = 2", "micro_batch = 12"),
+            ("micro_batch = 2", "micro_batch = 15"),
             ("steps = 8", "steps = 2"),
         ],
     );
