@@ -80,8 +80,9 @@ def machine():
     return f"{os.cpu_count()} cores, {name}, {memory}, load average {os.getloadavg()[0]:.1f}"
 
 
-def measured(arguments, ended=None):
-    """Runs a command: its seconds, processor seconds, peak resident GB, GB written and output. `ended` says when to end it."""
+def measured(arguments, ended=None, fine=(0,)):
+    """Runs a command, which has to end with one of these exit statuses: its seconds, processor seconds, peak resident bytes, bytes written and output.
+    `ended` says when to end it."""
     begun = time.monotonic()
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as problems:
         child = subprocess.Popen([str(word) for word in arguments], stdout=output, stderr=problems)
@@ -101,7 +102,7 @@ def measured(arguments, ended=None):
         child.returncode = os.waitstatus_to_exitcode(status)
         seconds = time.monotonic() - begun
         said, errors = (read_again(file) for file in (output, problems))
-    if child.returncode != 0 and not killed:
+    if child.returncode not in fine and not killed:
         sys.exit(f"{' '.join(map(str, arguments))} ended with {child.returncode}:\n{said}{errors}")
     written = written if killed else usage.ru_oublock * 512
     return {
@@ -193,7 +194,10 @@ def main():
         gradient = measured([args.tiebreak, "replay", run, "--step", 1, "--microbatch", 0])
         row("`replay --microbatch 0`", plan["microbatch_bytes"], gradient, parameters)
         if args.audit:
-            audited = measured([args.tiebreak, "audit", run, "--steps", "1..1", *offload])
+            # A run without its end is incomplete (3), also if each replayed step matches.
+            audited = measured([args.tiebreak, "audit", run, "--steps", "1..1", *offload], fine=(3 if args.first_step_only else 0,))
+            if "ok: replayed steps 1..1" not in audited["output"]:
+                sys.exit(f"the audit replayed no step:\n{audited['output']}")
             row(f"`audit{options}`", plan["offloaded_audit_bytes" if args.offload else "audit_bytes"], audited, parameters)
         step = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
         held = {name: sum(file.stat().st_size for file in run.rglob(name)) for name in ("transcript", "gradients", "*.trace")}
