@@ -7,7 +7,7 @@ from pathlib import Path
 
 from overview import STYLE, text
 
-WIDTH, HEIGHT, LEFT, GAP = 880, 676, 20, 12
+WIDTH, HEIGHT, LEFT, GAP = 880, 746, 20, 12
 
 MORE = """
 .badge { fill: var(--edge); }
@@ -33,7 +33,8 @@ ABOVE = [
 ]
 CORE = [
     (64, [(1, "dispute", "evidence, verdicts, the game's rules and referee", [(7, "verdict: a file")])]),
-    (64, [(1, "record", "job files, commitments, rounding rules", [(1, "job and data")])]),
+    (64, [(1, "job", "job files, layout of data, batches, names of runs", [(1, "job and data")])]),
+    (58, [(1, "record", "commitments, rounding rules", [])]),
     (64, [(1, "contract", "numbers (arith), operators and graphs (program)", [(2, "program: three graphs of a step")])]),
 ]
 
@@ -61,7 +62,7 @@ def row(y, height, boxes):
 
 def picture():
     yield (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-           'aria-label="The layers: src; train, audit and game; run; engine and gpu; below a line the referee core of dispute, record and contract.">')
+           'aria-label="The layers: src; train, audit and game; run; engine and gpu; below a line the referee core of dispute, job, record and contract.">')
     yield f"<style>{STYLE}{MORE}</style>"
     yield f'<rect class="ground" width="{WIDTH}" height="{HEIGHT}" rx="10"/>'
     y = 20

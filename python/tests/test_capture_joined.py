@@ -240,6 +240,11 @@ if torch is not None:
         "products of one position": sequence(lambda m, x: m.last(torch.addcmul(m.a(x), x[:, :1] @ m.p, x[:, :1] @ m.p).mean(1)), p=one(6, 8)),
         "a number of more dimensions": row(lambda m, x: m.last((m.a(x) * torch.full((1, 1, 1), 2.0)).squeeze(0))),
         "rows that are added to a product": row(lambda m, x: m.last(torch.addmm(m.p, x, m.w)), p=one(2, 4), w=one(4, 4)),
+        "rows that are added to a product which is cut": (
+            computing(lambda m, x: m.last(torch.addmm(m.p, x, m.w)[:, :2]), last=nn.Linear(2, 3), p=one(2, 4), w=one(4, 4)), torch.zeros(2, 4)),
+        "positions that begin again": (
+            computing(lambda m, x: m.last((m.a(x).view(2, 4, 2, 8) + m.p(torch.arange(2).repeat(4, 1))).view(2, 8, 8).mean(1)),
+                      a=nn.Linear(6, 8), last=nn.Linear(8, 3), p=nn.Embedding(8, 8)), torch.zeros(2, 8, 6)),
     }
 
 

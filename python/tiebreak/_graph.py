@@ -30,11 +30,11 @@ def _linear(m: Matcher, a: Given, out: Any) -> Value:
 def _product(m: Matcher, x: str, weight: Any, bias: Any, role: str, out: Any, parts: int, may_be_cut: bool = True) -> Value:
     if isinstance(weight, Value) and weight.layout == "turned parameter":
         weight, role = weight._replace(layout="parameter"), {"plain": "transposed", "transposed": "plain"}[role]
-    if parts == 1 and may_be_cut and (cut := _cut.begun(m, x, weight, bias, role, out)) is not None:
-        return cut
     shape, made = tuple(out.meta["val"].shape), []
     if bias is not None and tuple(bias.shape) != shape[-1:]:
         raise Refused(f"what it adds is {list(bias.shape)}, and the rows have {shape[-1]} channels", "add one number for each channel")
+    if parts == 1 and may_be_cut and (cut := _cut.begun(m, x, weight, bias, role, out)) is not None:
+        return cut
     for number in range(parts):
         tail = str(number) if parts > 1 else ""
         names = [m.parameter(weight, role, number, parts)]

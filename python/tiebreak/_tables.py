@@ -58,6 +58,9 @@ def added(m: Matcher, x: Value, y: Value, out: Any) -> Optional[Value]:
     if y.layout == "first row":
         return Value(m.node("first_row", m.rows(x), m.parameter(y.name)), "rows", shape)
     if y.layout in ("table", "later table"):
+        if math.prod(y.shape[:-2]) not in (1, m.batch):
+            # Positions that begin again within a sample.
+            return None
         table, first = (y.name, 0) if y.layout == "table" else y.name
         numbers = math.prod(y.shape[:-1]) // (y.shape[0] if y.shape[0] == m.batch and len(y.shape) == 3 else 1)
         rows = m.shapes[table.name][0]

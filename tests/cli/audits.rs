@@ -402,7 +402,10 @@ fn jobs_replay_segments_at_once_within_the_memory() {
     let limit = (memory * 7 / 2 / (1 << 20)).to_string();
     let (code, stdout, stderr) = audit(&["--jobs", "4", "--max-memory", &limit]);
     let said = format!("{stdout}{stderr}");
-    assert!(code == 3 && said.contains("4 replays at once need about"), "{code} {said}");
+    assert!(
+        code == 3 && said.contains("4 replays at once, one of which confirms a difference, need"),
+        "{code} {said}"
+    );
     assert!(said.contains("--jobs 3, or --jobs 0"), "{said}");
     let (one, three) = (json(&[]), json(&["--jobs", "3", "--max-memory", &limit]));
     assert!(three["engine"].as_str().unwrap().starts_with("3 x cpu ("), "{three}");
@@ -413,6 +416,18 @@ fn jobs_replay_segments_at_once_within_the_memory() {
     let all = json(&["--jobs", "0", "--plan", "--max-memory", &limit]);
     let cores = std::thread::available_parallelism().unwrap().get();
     assert_eq!(all["jobs"], cores.min(3));
+    // A difference that one job can confirm is confirmed in several, too.
+    let confirming = planned["memory_to_confirm"].as_u64().unwrap();
+    assert!(confirming > memory, "{confirming} of {memory}");
+    let limit = ((2 * memory + confirming) / (1 << 20) - 1).to_string();
+    let (code, stdout, stderr) = audit(&["--jobs", "3", "--max-memory", &limit]);
+    let said = format!("{stdout}{stderr}");
+    assert!(
+        code == 3 && said.contains("3 replays at once, one of which confirms a difference, need"),
+        "{code} {said}"
+    );
+    let two = json(&["--jobs", "2", "--plan", "--max-memory", &limit]);
+    assert_eq!((&two["jobs"], two["memory_to_confirm"].as_u64().unwrap()), (&2.into(), memory + confirming));
     let all = json(&["--jobs", "100", "--threads", "1", "--plan"]);
     assert_eq!(all["jobs"], 4, "as many as there are segments");
 }

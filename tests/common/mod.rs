@@ -5,6 +5,7 @@ pub mod edit;
 pub mod encoders;
 pub mod faulty;
 pub mod planted;
+pub mod predicting;
 pub mod served;
 #[cfg(feature = "cuda")]
 pub mod shim;

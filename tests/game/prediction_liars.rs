@@ -23,8 +23,9 @@ use tiebreak_record::commit::tensor;
 use tiebreak_run::predict::Inputs;
 use tiebreak_run::run::disk::Disk;
 
+use crate::common::predicting::perceptron;
 use crate::play::key;
-use crate::predictions::{Predicting, gpt, perceptron, wide};
+use crate::predictions::{Predicting, gpt, wide};
 use crate::receipt_liars::{Stating, every_trick_loses};
 use crate::receipts::{NOWHERE, Played, Wrong, change, forge, honestly, lost, opened, play};
 

@@ -1,12 +1,9 @@
 //! Games about receipts of predictions: each sample is a pass, whose first wrong operator or logit convicts.
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 
-use tiebreak_contract::arith::DType;
-use tiebreak_contract::arith::philox::philox4x32_10;
-use tiebreak_contract::arith::words::bytes_of;
-use tiebreak_contract::program::graph::{TensorId, TensorType};
-use tiebreak_contract::program::network;
+use tiebreak_contract::program::graph::TensorId;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_dispute::answer::{Origin, Pass};
 use tiebreak_dispute::game::message::Question;
@@ -15,7 +12,6 @@ use tiebreak_dispute::game::referee::Referee;
 use tiebreak_dispute::game::result::Reason;
 use tiebreak_dispute::game::rules::{Fault, Rules};
 use tiebreak_dispute::game::terms::Terms;
-use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_game::party::{PartyError, ReceiptParty, Replayed};
 use tiebreak_job::{Evaluable, Job};
@@ -26,32 +22,14 @@ use tiebreak_record::commit::merkle;
 use tiebreak_record::commit::predictions::{Predictions, model_digest};
 use tiebreak_record::commit::salted_receipt::{AnyReceipt, salted_texts};
 use tiebreak_run::inference::traced::Change;
+use tiebreak_run::predict::Inputs;
 use tiebreak_run::predict::traced::{SamplePass, sample_leaf};
-use tiebreak_run::predict::{Inputs, Predictor};
-use tiebreak_run::run::arrays::Array;
 
+use crate::common::predicting::{self, FIRST, SAMPLES, job_text, perceptron, resnet};
 use crate::play::key;
 use crate::receipts::{Game, Model, Played, Wrong, change, honestly, lost, play, terms_about};
 
-/// The first sample of the receipts, and how many they have.
-const FIRST: u32 = 2;
-const SAMPLES: usize = 3;
 const ENCODER: &str = include_str!("../../assets/networks/encoder.json");
-
-fn job_text(model: &str, data: &str) -> String {
-    format!(
-        "steps = 1\nmodel = {{ {model} }}\ndata = {{ {data} }}\nbatch = {{ micro_batch = 2, micro_batches = 1 }}\n\
-         optimizer = {{ kind = \"sgd\", momentum = 0.9, weight_decay = 0.0 }}\nschedule = {{ peak = 0.1 }}\n"
-    )
-}
-
-/// The logits of a sample take two slices.
-pub(crate) fn perceptron() -> String {
-    job_text(
-        "kind = \"mlp\", inputs = 6, hidden = [5], classes = 300, image_mean = [0.5], image_std = [0.25]",
-        "kind = \"idx\", images = \"images\", labels = \"labels\"",
-    )
-}
 
 /// A logit is a sum of so many products that it is opened by a fold.
 pub(crate) fn wide() -> String {
@@ -61,94 +39,30 @@ pub(crate) fn wide() -> String {
     )
 }
 
-/// A sample has five rows of logits.
 pub(crate) fn gpt() -> String {
-    job_text(
-        "kind = \"gpt\", vocabulary = 90, context = 5, layers = 1, heads = 2, width = 8",
-        "kind = \"bytes\", path = \"text.txt\"",
-    )
+    predicting::gpt(90)
 }
 
-/// A residual network, which has buffers.
-fn resnet() -> String {
-    job_text(
-        "kind = \"resnet\", height = 4, width = 4, planes = 1, stages = [8], blocks = 1, classes = 3, norm = \"batch\", \
-         norm_momentum = 0.25",
-        "kind = \"idx\", images = \"images\", labels = \"labels\"",
-    )
-}
-
-/// A model with weights and samples of Philox, and a receipt of its predictions.
+/// A model with a receipt of its predictions.
 pub(crate) struct Predicting {
-    pub(crate) text: String,
-    pub(crate) model: Box<dyn Evaluable>,
-    pub(crate) table: Vec<StateTensor>,
-    pub(crate) weights: Vec<Vec<u8>>,
-    /// The bytes of all samples of the data.
-    samples: Vec<u8>,
+    of: predicting::Predicting,
     pub(crate) receipt: Predictions,
+}
+
+impl Deref for Predicting {
+    type Target = predicting::Predicting;
+
+    fn deref(&self) -> &predicting::Predicting {
+        &self.of
+    }
 }
 
 impl Predicting {
     pub(crate) fn new(text: String) -> Predicting {
-        let (program, model): (_, Box<dyn Evaluable>) = match text.starts_with('{') {
-            true => network::model(&text).map(|(program, model)| (program, Box::new(model) as _)).unwrap(),
-            false => {
-                let job = Job::parse("job.toml", &text).unwrap();
-                (job.program(None).unwrap(), Box::new(job.model().unwrap().clone()))
-            }
-        };
-        let mut table = program.state();
-        table.truncate(program.released());
-        let weights = (0..).zip(&table).map(|(number, t)| {
-            let value = |i: u32| {
-                let word = philox4x32_10([5, 0], [i, 0, number, 0])[0];
-                // Buffers are means and variances, which are positive.
-                let is_buffer = t.name.starts_with("buffer/");
-                let value = f64::from(word) / f64::from(1u32 << 31) - if is_buffer { 0.0 } else { 1.0 };
-                (value as f32).to_bits()
-            };
-            bytes_of(&(0..t.shape.iter().product()).map(value).collect::<Vec<u32>>())
-        });
-        let weights: Vec<Vec<u8>> = weights.collect();
-        let wanted = &model.network().batch(1)[0];
-        let words = (0..wanted.ty().len() as u32 * (FIRST + SAMPLES as u32))
-            .map(|i| philox4x32_10([6, 0], [i, 0, 0, 0])[0] % wanted.below.min(200));
-        let samples = bytes_of(&words.collect::<Vec<u32>>());
-        let mut cpu = Cpu::new(1).unwrap();
-        let predictor = Predictor::new(&mut cpu, &*model, 1).unwrap();
-        let of_model = predictor.identity(&*model, &table, &weights);
-        let receipt = Predictions { model: of_model, first: FIRST, samples: Vec::new(), traces: None };
-        let mut made = Predicting { text, model, table, weights, samples, receipt };
-        let numbers: Vec<u64> = (0..SAMPLES as u64).map(|place| u64::from(FIRST) + place).collect();
-        let (released, mut samples) = (made.released(&mut cpu), Vec::new());
-        let none: Option<()> = predictor
-            .run(&mut cpu, &released, &mut made.inputs(), &numbers, |computed| {
-                samples.push(predictor.predicted(&computed).unwrap());
-                None
-            })
-            .unwrap();
-        assert!(none.is_none());
-        made.receipt.samples = samples;
+        let of = predicting::Predicting::new(text);
+        let mut made = Predicting { receipt: of.predictions(), of };
         made.receipt = made.receipt_of(&mut |_, _, _| None);
         made
-    }
-
-    fn released(&self, engine: &mut dyn Engine) -> Vec<tiebreak_engine::Tensor> {
-        let tensors = self.table.iter().zip(&self.weights).map(|(t, bytes)| engine.upload(&t.ty(), bytes));
-        tensors.map(Result::unwrap).collect()
-    }
-
-    fn inputs_of(&self, samples: &[u8]) -> Inputs {
-        let wanted = &self.model.network().batch(1)[0];
-        let count = (samples.len() / wanted.ty().bytes()) as u32;
-        let of_sample = if wanted.shape.len() == 1 { &wanted.shape[..] } else { &wanted.shape[1..] };
-        let ty = TensorType { dtype: DType::U32, shape: [&[count][..], of_sample].concat() };
-        Inputs::of_array(Array { name: String::new(), ty, bytes: samples.to_vec() }, wanted).unwrap()
-    }
-
-    pub(crate) fn inputs(&self) -> Inputs {
-        self.inputs_of(&self.samples)
     }
 
     /// The samples with another one in the place of this one of the receipt.

@@ -2,139 +2,55 @@
 //! evidence convicts an honest signer.
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 
 use tiebreak_audit::predictions::Accuser;
-use tiebreak_contract::arith::DType;
-use tiebreak_contract::arith::philox::philox4x32_10;
 use tiebreak_contract::arith::words::bytes_of;
 use tiebreak_contract::program::graph::{Graph, TensorId, TensorType};
-use tiebreak_contract::program::network;
-use tiebreak_contract::program::step::StateTensor;
 use tiebreak_dispute::answer::{AnswerClaim, AnswerRuling, AnswerVerdict, ClassClaim};
 use tiebreak_dispute::verdict::{Base64, Hashes, ProvenInput, ProvenTensor};
 use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::reference::Reference;
-use tiebreak_job::{Evaluable, Job};
+use tiebreak_job::Evaluable;
 use tiebreak_record::commit::answer_trace::AnswerTrace;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_record::commit::predictions::Predictions;
 use tiebreak_record::commit::{merkle, tensor};
+use tiebreak_run::predict::Predictor;
 use tiebreak_run::predict::traced::{OtherTraces, SamplePass, sample_leaves};
-use tiebreak_run::predict::{Inputs, Predictor};
-use tiebreak_run::run::arrays::Array;
 
+use crate::common::predicting::{FIRST, Predicting, SAMPLES, gpt, perceptron, resnet};
 use crate::network_files::ENCODER;
 use crate::receipt_verdicts::no_edit_convicts;
 
-/// The first sample of the receipts, and how many they have.
-const FIRST: u32 = 2;
-const SAMPLES: usize = 3;
-
-fn job_text(model: &str, data: &str) -> String {
-    format!(
-        "steps = 1\nmodel = {{ {model} }}\ndata = {{ {data} }}\nbatch = {{ micro_batch = 2, micro_batches = 1 }}\n\
-         optimizer = {{ kind = \"sgd\", momentum = 0.9, weight_decay = 0.0 }}\nschedule = {{ peak = 0.1 }}\n"
-    )
-}
-
-fn perceptron() -> String {
-    job_text(
-        "kind = \"mlp\", inputs = 6, hidden = [5], classes = 300, image_mean = [0.5], image_std = [0.25]",
-        "kind = \"idx\", images = \"images\", labels = \"labels\"",
-    )
-}
-
-fn gpt() -> String {
-    job_text(
-        "kind = \"gpt\", vocabulary = 300, context = 5, layers = 1, heads = 2, width = 8",
-        "kind = \"bytes\", path = \"text.txt\"",
-    )
-}
-
-/// A residual network, which has buffers.
-fn resnet() -> String {
-    job_text(
-        "kind = \"resnet\", height = 4, width = 4, planes = 1, stages = [8], blocks = 1, classes = 3, norm = \"batch\", \
-         norm_momentum = 0.25",
-        "kind = \"idx\", images = \"images\", labels = \"labels\"",
-    )
-}
-
 /// A signer with a model of Philox's weights, and samples.
 struct Signer {
-    /// The text of the job, or of a network file.
-    text: String,
-    model: Box<dyn Evaluable>,
-    table: Vec<StateTensor>,
-    bytes: Vec<Vec<u8>>,
+    of: Predicting,
     key: PrivateKey,
+}
+
+impl Deref for Signer {
+    type Target = Predicting;
+
+    fn deref(&self) -> &Predicting {
+        &self.of
+    }
 }
 
 impl Signer {
     fn new(text: String) -> Signer {
-        let (program, model): (_, Box<dyn Evaluable>) = match text.starts_with('{') {
-            true => network::model(&text).map(|(program, model)| (program, Box::new(model) as _)).unwrap(),
-            false => {
-                let job = Job::parse("job.toml", &text).unwrap();
-                (job.program(None).unwrap(), Box::new(job.model().unwrap().clone()))
-            }
-        };
-        let mut table = program.state();
-        table.truncate(program.released());
-        let bytes = (0..).zip(&table).map(|(number, t)| {
-            let value = |i: u32| {
-                let word = philox4x32_10([5, 0], [i, 0, number, 0])[0];
-                // Buffers are means and variances, which are positive.
-                let is_buffer = t.name.starts_with("buffer/");
-                let value = f64::from(word) / f64::from(1u32 << 31) - if is_buffer { 0.0 } else { 1.0 };
-                (value as f32).to_bits()
-            };
-            bytes_of(&(0..t.shape.iter().product()).map(value).collect::<Vec<u32>>())
-        });
-        let bytes = bytes.collect();
-        let key = PrivateKey::generate("signer.example", [5; 32]).unwrap();
-        Signer { text, model, table, bytes, key }
-    }
-
-    fn inputs(&self) -> Inputs {
-        let wanted = &self.model().network().batch(1)[0];
-        let count = FIRST + SAMPLES as u32;
-        let each = wanted.ty().len() as u32;
-        let words: Vec<u32> = (0..each * count)
-            .map(|i| philox4x32_10([6, 0], [i, 0, 0, 0])[0] % wanted.below.min(200))
-            .collect();
-        let of_sample = if wanted.shape.len() == 1 { &wanted.shape[..] } else { &wanted.shape[1..] };
-        let ty = TensorType { dtype: DType::U32, shape: [&[count][..], of_sample].concat() };
-        Inputs::of_array(Array { name: String::new(), ty, bytes: bytes_of(&words) }, wanted).unwrap()
+        Signer { of: Predicting::new(text), key: PrivateKey::generate("signer.example", [5; 32]).unwrap() }
     }
 
     fn model(&self) -> &dyn Evaluable {
         &*self.model
     }
 
-    fn released(&self, engine: &mut dyn Engine) -> Vec<tiebreak_engine::Tensor> {
-        let tensors = self.table.iter().zip(&self.bytes).map(|(t, bytes)| engine.upload(&t.ty(), bytes));
-        tensors.map(Result::unwrap).collect()
-    }
-
     /// An honest receipt, and its trace.
     fn honest(&self) -> (Predictions, AnswerTrace) {
-        let mut cpu = Cpu::new(1).unwrap();
-        let released = self.released(&mut cpu);
-        let predictor = Predictor::new(&mut cpu, self.model(), 2).unwrap();
-        let numbers: Vec<u64> = (0..SAMPLES as u64).map(|place| u64::from(FIRST) + place).collect();
-        let mut samples = Vec::new();
-        let all: Option<()> = predictor
-            .run(&mut cpu, &released, &mut self.inputs(), &numbers, |computed| {
-                samples.push(predictor.predicted(&computed).unwrap());
-                None
-            })
-            .unwrap();
-        assert!(all.is_none());
-        let model = predictor.identity(self.model(), &self.table, &self.bytes);
-        let receipt = Predictions { model, first: FIRST, samples, traces: None };
+        let receipt = self.predictions();
         let trace = self.trace(&receipt, &mut |_, _, _| None, true);
         (committed(&receipt, &trace), trace)
     }
@@ -172,7 +88,7 @@ impl Signer {
         trace: Option<&AnswerTrace>,
         with: impl FnOnce(&Accuser) -> R,
     ) -> R {
-        let model = (&self.table[..], &self.bytes[..]);
+        let model = (&self.table[..], &self.weights[..]);
         with(&Accuser {
             job: (self.model(), &self.text),
             model,
@@ -235,7 +151,7 @@ fn convicts(verdict: &AnswerVerdict, kind: &str, says: &str) {
 
 #[test]
 fn a_class_that_its_own_logits_do_not_give_convicts() {
-    for (text, row) in [(perceptron(), 0), (gpt(), 3)] {
+    for (text, row) in [(perceptron(), 0), (gpt(300), 3)] {
         let signer = Signer::new(text);
         let (honest, trace) = signer.honest();
         for traces in [None, honest.traces] {
@@ -263,7 +179,7 @@ fn a_class_that_its_own_logits_do_not_give_convicts() {
 #[test]
 fn a_wrong_operator_of_a_prediction_convicts_by_its_tile() {
     let mut kinds = BTreeSet::new();
-    for text in [gpt(), resnet(), perceptron() + "[rounding]\n", ENCODER.into()] {
+    for text in [gpt(300), resnet(), perceptron() + "[rounding]\n", ENCODER.into()] {
         let signer = Signer::new(text);
         let (honest, _) = signer.honest();
         let graph = signer.graph();
@@ -293,7 +209,7 @@ fn a_wrong_operator_of_a_prediction_convicts_by_its_tile() {
 
 #[test]
 fn logits_that_are_not_the_traces_convict() {
-    let signer = Signer::new(gpt());
+    let signer = Signer::new(gpt(300));
     let (honest, trace) = signer.honest();
     let mut lie = honest.clone();
     lie.samples[2].logits = Digest([9; 32]);
@@ -324,7 +240,8 @@ fn true_claims(signer: &Signer, receipt: &Predictions, trace: &AnswerTrace) -> V
 #[test]
 fn true_claims_and_edited_ones_convict_no_honest_signer_of_predictions() {
     let logged = perceptron() + "[rounding]\n";
-    for (text, edits) in [(perceptron(), 30), (gpt(), 6), (resnet(), 3), (logged, 6), (ENCODER.into(), 1)] {
+    for (text, edits) in [(perceptron(), 30), (gpt(300), 6), (resnet(), 3), (logged, 6), (ENCODER.into(), 1)]
+    {
         let signer = Signer::new(text);
         let (honest, trace) = signer.honest();
         let claims = true_claims(&signer, &honest, &trace);
@@ -492,12 +409,12 @@ fn forged_evidence_convicts_no_honest_signer_of_predictions() {
 fn a_class_of_a_row_with_a_nan_convicts() {
     let mut signer = Signer::new(perceptron());
     let (honest, _) = signer.honest();
-    let place = signer.bytes.len() - 1;
-    signer.bytes[place][..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    let place = signer.weights.len() - 1;
+    signer.of.weights[place][..4].copy_from_slice(&f32::NAN.to_le_bytes());
     let mut cpu = Cpu::new(1).unwrap();
     let released = signer.released(&mut cpu);
     let predictor = Predictor::new(&mut cpu, signer.model(), 1).unwrap();
-    let model = predictor.identity(signer.model(), &signer.table, &signer.bytes);
+    let model = predictor.identity(signer.model(), &signer.table, &signer.weights);
     let logits = predictor
         .run(&mut cpu, &released, &mut signer.inputs(), &[u64::from(FIRST)], |computed| Some(computed.logits))
         .unwrap()

@@ -285,15 +285,23 @@ struct Job<'a, 'e> {
 }
 
 impl<'a> Job<'a, '_> {
-    /// Waits until no other job confirms a difference. Refuses a confirmation by the scalar reference that does not fit into the auditor's
-    /// memory.
-    fn can_confirm(&self, step: u32) -> Result<MutexGuard<'a, ()>, AuditError> {
+    /// True if an earlier segment differs, so that nobody needs this one.
+    fn is_needless(&self) -> bool {
+        self.differs.load(SeqCst) < self.number
+    }
+
+    /// Waits until no other job confirms a difference; `None` if nobody needs this one's any more. Refuses a confirmation by the scalar
+    /// reference that does not fit into the auditor's memory.
+    fn can_confirm(&self, step: u32) -> Result<Option<MutexGuard<'a, ()>>, AuditError> {
         let run = self.replay.run;
         let alone = self.confirming.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_needless() {
+            return Ok(None);
+        }
         let needed = memory_to_confirm(run, self.session.engine().recomputes()).saturating_add(self.others);
         let what = format!("a step that differs, step {step}, and its confirmation by the scalar reference");
         run.within_memory(&what, needed)?;
-        Ok(alone)
+        Ok(Some(alone))
     }
 
     /// The bytes of the state before a step. The record before commits them: where this machine changed them, nobody is accused.
@@ -346,8 +354,7 @@ impl Job<'_, '_> {
     /// Replays one segment.
     fn segment(&mut self, (first, last): (u32, u32), tell: &mut dyn FnMut(News)) -> Result<End, AuditError> {
         let Replay { run, checked, end, .. } = self.replay;
-        let needless = |job: &Self| job.differs.load(SeqCst) < job.number;
-        if needless(self) {
+        if self.is_needless() {
             return Ok(End::Needless);
         }
         let mut dataset = run.dataset()?;
@@ -359,7 +366,7 @@ impl Job<'_, '_> {
             tell(News::Begun(first));
         }
         for step in first..=last {
-            if needless(self) {
+            if self.is_needless() {
                 return Ok(End::Needless);
             }
             if end.is_some_and(|end| Instant::now() > end) {
@@ -371,7 +378,10 @@ impl Job<'_, '_> {
             let batch = run.batch(&mut dataset, step)?;
             let (tally, found) = match self.step(step, &batch) {
                 Err(AuditError::Engine(EngineError::OutOfTime)) => return Ok(End::OutOfTime(step)),
-                replayed => replayed?,
+                replayed => match replayed? {
+                    Some(replayed) => replayed,
+                    None => return Ok(End::Needless),
+                },
             };
             self.queue.enter(self.number, bytes_of(&tally));
             tell(News::Step { step, tally: Box::new(tally), same: found.is_none() });
@@ -406,8 +416,13 @@ impl Job<'_, '_> {
         })
     }
 
-    /// Replays one step. Returns the counts of its roundings, and the findings about a difference, if there is one.
-    fn step(&mut self, step: u32, batch: &[MicroBatch]) -> Result<(Tally, Option<Found>), AuditError> {
+    /// Replays one step. Returns the counts of its roundings, and the findings about a difference, if there is one; `None` if nobody needs
+    /// them.
+    fn step(
+        &mut self,
+        step: u32,
+        batch: &[MicroBatch],
+    ) -> Result<Option<(Tally, Option<Found>)>, AuditError> {
         let Replay { run, native, checked, .. } = self.replay;
         let theirs = checked.step(step)?;
         let before = self.session.keep_state()?;
@@ -416,31 +431,31 @@ impl Job<'_, '_> {
         same_log(run, &mine.record, theirs)?;
         let same = mine.record == *theirs;
         if same && (native || tally.first_illegal.is_none()) {
-            return Ok((tally, None));
+            return Ok(Some((tally, None)));
         }
         self.nothing_behind_counts();
         let found = |outcome| Found { outcome, verdict: None };
         if native {
-            return Ok((tally, Some(found(rounding::not_replicated(step, &mine.record, theirs)))));
+            return Ok(Some((tally, Some(found(rounding::not_replicated(step, &mine.record, theirs))))));
         }
         // A decision may be about other operands than these if the records differ: one decision that an honest trainer's log
         // lacks would make later ones look wrong. If the records agree, all operands of the decisions agree.
         if let Some(illegal) = tally.first_illegal.as_ref().filter(|_| same) {
-            let _alone = self.can_confirm(step)?;
+            let Some(_alone) = self.can_confirm(step)? else { return Ok(None) };
             let before = self.bytes_before(step, before)?;
             let found = self.difference(&before, batch, &mine).illegal(illegal)?;
-            return Ok((tally, Some(found)));
+            return Ok(Some((tally, Some(found))));
         }
         if mine.trace.is_none()
             && run.job().rounding.is_some()
             && rounding::may_lack_a_decision(&mine.record, theirs)
         {
-            return Ok((tally, Some(found(rounding::missing(step, &mine.record, theirs)))));
+            return Ok(Some((tally, Some(found(rounding::missing(step, &mine.record, theirs))))));
         }
-        let _alone = self.can_confirm(step)?;
+        let Some(_alone) = self.can_confirm(step)? else { return Ok(None) };
         let before = self.bytes_before(step, before)?;
         let found = self.difference(&before, batch, &mine).localise()?;
-        Ok((tally, Some(found)))
+        Ok(Some((tally, Some(found))))
     }
 
     /// A step's replay. Native products decide nothing but a match: any other outcome is that of exact products.

@@ -118,7 +118,7 @@ pub fn of_engine(error: &EngineError) -> Option<String> {
             "give another --adapter, or `--engine cpu`; `tiebreak adapters --test` tests every engine here".into()
         }
         EngineError::Outside(_) => {
-            "free room there, or name a folder on another disk; `train --resume` goes on from the last checkpoint".into()
+            "free room there, or name a folder on another disk; if it gave back other bytes, that disk or this machine's memory is faulty".into()
         }
         EngineError::SelfTest { .. } => "`tiebreak adapters --test` shows which engines here are right".into(),
         EngineError::OutOfTime => "raise --max-time, or ask for fewer steps".into(),

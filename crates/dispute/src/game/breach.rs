@@ -392,7 +392,9 @@ pub enum Unsettled {
     #[error("{0}; the log has no decision about it, and the value is legal")]
     NoDecision(Leeway),
     /// The signer names a sample with a number that the model does not take, and neither party is the signer.
-    #[error("{0} is not defined for a number of the sample, which is the signer's alone")]
+    #[error(
+        "{0} is not defined for a number of the sample. The signer chose the sample, and neither party is the signer"
+    )]
     Sample(String),
     /// The referee reached an impossible state.
     #[error("{0}: a collision of hashes, or a fault of the referee's program")]
@@ -525,7 +527,7 @@ mod tests {
             ),
             (
                 Unsettled::Sample("embed".into()),
-                "embed is not defined for a number of the sample, which is the signer's alone",
+                "embed is not defined for a number of the sample. The signer chose the sample, and neither party is the signer",
             ),
             (
                 Unsettled::Impossible("two and two are five"),

@@ -6,29 +6,44 @@ use crate::cli::view::report::{Exit, Failure, bytes_text};
 use tiebreak_audit::plan::ReplayPlan;
 use tiebreak_engine::Engine;
 
-/// Bytes of memory that so many replays need.
+/// Bytes of memory that so many replays need as long as no step differs.
 pub fn memory(jobs: usize, plan: &ReplayPlan) -> u64 {
     plan.memory.saturating_mul(jobs as u64)
 }
 
-/// The number of jobs for a plan, which has at least one: no more than it has segments.
+/// Bytes of memory that confirming a difference needs, while the other jobs replay.
+pub fn memory_to_confirm(jobs: usize, plan: &ReplayPlan, alone: u64) -> u64 {
+    alone.saturating_add(memory(jobs.saturating_sub(1), plan))
+}
+
+/// The number of jobs for a plan, which has at least one: no more than it has segments. If one job could confirm a difference, which needs
+/// `confirming` bytes, so can one of several.
 ///
 /// # Errors
 /// If the jobs that were asked for need more memory than the limit, or one does.
 pub fn number(
     asked: usize,
-    plan: &ReplayPlan,
+    (plan, confirming): (&ReplayPlan, u64),
     limits: &Limits,
     engine: &EngineArgs,
 ) -> Result<usize, Failure> {
     limits.check_plan(plan)?;
-    let fit = usize::try_from(limits.memory() / plan.memory.max(1)).unwrap_or(usize::MAX);
+    let confirms = confirming <= limits.memory();
+    // What one of the jobs needs at most, beside replays of the others.
+    let most = if confirms { plan.memory.max(confirming) } else { plan.memory };
+    let others = limits.memory().saturating_sub(most) / plan.memory.max(1);
+    let fit = usize::try_from(others).map_or(usize::MAX, |others| others.saturating_add(1));
     let useful = plan.segments.len().max(1);
     if asked > 0 {
         let jobs = asked.min(useful);
         if jobs > fit {
-            let (needed, limit) = (bytes_text(memory(jobs, plan)), bytes_text(limits.memory()));
-            let why = format!("{jobs} replays at once need about {needed} of memory, the limit is {limit}");
+            let needed = bytes_text(memory_to_confirm(jobs, plan, most));
+            let (what, limit) = (
+                if confirms { ", one of which confirms a difference," } else { "" },
+                bytes_text(limits.memory()),
+            );
+            let why =
+                format!("{jobs} replays at once{what} need about {needed} of memory, the limit is {limit}");
             return Err(Failure::new(Exit::Undecided, why).help(format!("give --jobs {fit}, or --jobs 0")));
         }
         return Ok(jobs);

@@ -168,7 +168,7 @@ fn plan_text(plan: &ReplayPlan, run: &Run, jobs: usize, seconds: Option<f64>, en
     let seconds = seconds_text(seconds);
     let jobs_text = if jobs == 1 { String::new() } else { format!("{jobs} x ") };
     let seed = plan.seed.map_or(String::new(), |seed| format!(", sampling seed {seed}"));
-    let confirmed = memory_to_confirm(run, engine.recomputes());
+    let confirmed = jobs::memory_to_confirm(jobs, plan, memory_to_confirm(run, engine.recomputes()));
     format!(
         "{} of {} segments, {} of {} steps{seed}: reads {}, needs about {} of memory{seconds} on {jobs_text}{}\n\
          if a step differs, the scalar reference needs about {} to confirm it\n\
@@ -244,7 +244,7 @@ fn audited(printer: Printer, path: &Path, options: &Options, traces: &Traces) ->
         let seconds = seconds.map(|seconds| seconds / jobs as f64);
         let text = plan_text(&plan, &run, jobs, seconds, engines[0].as_ref());
         if options.plan {
-            let mut json = json!({ "plan": plan, "jobs": jobs, "seconds": seconds, "memory_to_confirm": options.confirming(&run) });
+            let mut json = json!({ "plan": plan, "jobs": jobs, "seconds": seconds, "memory_to_confirm": jobs::memory_to_confirm(jobs, &plan, options.confirming(&run)) });
             let again = options.key_option() + &options.around.less_memory();
             let text = text + &options.divided.write(&run, &checked, &plan, (path, &again), &mut json)?;
             printer.result(Lines::split(&text), &json);
@@ -288,7 +288,7 @@ impl Options {
     fn jobs(&self, run: &Run, plan: &ReplayPlan) -> Result<usize, Failure> {
         self.around
             .check_memory(&self.engine, &self.limits, "a replay", run, &|ways| ways.replay_memory(run))?;
-        jobs::number(self.jobs, plan, &self.limits, &self.engine)
+        jobs::number(self.jobs, (plan, self.confirming(run)), &self.limits, &self.engine)
     }
 
     /// The bytes that it takes to confirm a difference.
