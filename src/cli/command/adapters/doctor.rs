@@ -60,6 +60,7 @@ struct Health {
 /// The instructions of a path, in words.
 fn path_text(path: CpuPath) -> &'static str {
     match path {
+        CpuPath::AmxInt8 => "AMX",
         CpuPath::Avx512Vnni => "AVX-512 VNNI",
         CpuPath::Avx512 => "AVX-512",
         CpuPath::AvxVnni => "AVX-VNNI",

@@ -15,6 +15,8 @@ mod packed;
 mod runs;
 #[cfg(target_arch = "aarch64")]
 mod squares;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -48,6 +50,8 @@ const BAND_ROWS: usize = 64;
 const GROUP_COLUMNS: usize = 512;
 /// The K below which AVX-VNNI takes as long for products of three digits as binary64, or longer: packing has its share.
 const SHORT: usize = 256;
+/// The K from which sums of integers of four digits may leave their two words.
+const WIDE: usize = 1 << 23;
 /// Rows of an output that are transposed together: a cache line of it.
 const TURNED: usize = 16;
 
@@ -58,6 +62,19 @@ type Compute = fn(Path, ProductPart, [&Operand; 2], [usize; 2], &mut [u32]);
 #[cfg(target_arch = "x86_64")]
 fn by_form(path: Path, digits: [u32; 2], n: usize) -> Option<Compute> {
     let few = n <= LANES;
+    #[cfg(target_os = "linux")]
+    if path == Path::AmxInt8 {
+        match digits {
+            [2, 2] => return Some(tiles::matrix_product::<2, 2>),
+            [3, 2] => return Some(tiles::matrix_product::<3, 2>),
+            [2, 3] => return Some(tiles::matrix_product::<2, 3>),
+            [3, 3] => return Some(tiles::matrix_product::<3, 3>),
+            [4, 4] => return Some(tiles::matrix_product::<4, 4>),
+            _ => {}
+        }
+    }
+    // Whoever has AMX has VNNI.
+    let path = path.min(Path::Avx512Vnni);
     Some(match (path, digits) {
         (Path::Avx512Vnni, [1, 1]) => matrix_product::<Bytes<Avx512Vnni, 1, 1, 1, 4, 4>>,
         (Path::Avx512Vnni, [2, 2]) => matrix_product::<Bytes<Avx512Vnni, 2, 2, 3, 4, 2>>,
@@ -97,10 +114,12 @@ pub(super) fn computes(path: Path, a: &Operand, b: &Operand) -> bool {
     let more = if of_halves { 0 } else { 3 };
     let len = a.block_range(0).1;
     let short = path == Path::AvxVnni && of_halves && len < SHORT;
-    !short
-        && a.k() > 0
-        && fits_i64(product_bits(a, b) + more, len)
-        && by_form(path, [a.digits(), b.digits()], b.rows()).is_some()
+    // Forms of four digits on both sides keep sums in two words.
+    let fits = match [a.digits(), b.digits()] {
+        [4, 4] => len < WIDE,
+        _ => fits_i64(product_bits(a, b) + more, len),
+    };
+    !short && a.k() > 0 && fits && by_form(path, [a.digits(), b.digits()], b.rows()).is_some()
 }
 
 /// `out[block, batch, m, n]`, not empty, for operands that [`computes`] accepts.

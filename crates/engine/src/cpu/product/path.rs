@@ -23,10 +23,12 @@ pub enum Path {
     Avx512,
     /// As above, and products by AVX-512 VNNI.
     Avx512Vnni,
+    /// As above, and products by the tile registers of AMX.
+    AmxInt8,
 }
 
 /// Every path, narrowest first, with its name.
-const PATHS: [(Path, &str); 7] = [
+const PATHS: [(Path, &str); 8] = [
     (Path::Portable, "portable"),
     (Path::NeonDotprod, "neon-dotprod"),
     (Path::NeonI8mm, "neon-i8mm"),
@@ -34,6 +36,7 @@ const PATHS: [(Path, &str); 7] = [
     (Path::AvxVnni, "avx-vnni"),
     (Path::Avx512, "avx512"),
     (Path::Avx512Vnni, "avx512-vnni"),
+    (Path::AmxInt8, "amx-int8"),
 ];
 
 /// The paths of this machine: bit i stands for the path with number i.
@@ -85,6 +88,7 @@ impl Path {
             Path::AvxVnni => avx2 && is_x86_feature_detected!("avxvnni"),
             Path::Avx512 => avx512,
             Path::Avx512Vnni => avx512 && is_x86_feature_detected!("avx512vnni"),
+            Path::AmxInt8 => avx512 && is_x86_feature_detected!("avx512vnni") && tile_registers(),
         }
     }
 
@@ -103,6 +107,25 @@ impl Path {
     fn detected(self) -> bool {
         self == Path::Portable
     }
+}
+
+/// True if the processor multiplies bytes in tile registers, and Linux allows this process to use them. Source: Intel 64 and IA-32
+/// Architectures Software Developer's Manual, volume 1, section 18.2; the kernel's `Documentation/arch/x86/xstate.rst`.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+fn tile_registers() -> bool {
+    use std::arch::x86_64::__cpuid_count;
+    const AMX_TILE_AND_INT8: u32 = 1 << 24 | 1 << 25;
+    const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
+    const XFEATURE_XTILEDATA: libc::c_long = 18;
+    let has =
+        __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).edx & AMX_TILE_AND_INT8 == AMX_TILE_AND_INT8;
+    // SAFETY: the call takes two numbers, and changes nothing but which registers the process may use.
+    has && unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) } == 0
+}
+
+#[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+fn tile_registers() -> bool {
+    false
 }
 
 /// The best path of this machine.

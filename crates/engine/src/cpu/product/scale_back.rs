@@ -90,6 +90,27 @@ impl Scale<'_> {
     }
 }
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+impl Scale<'_> {
+    /// [`Scale::panel`] for sums `high * 2^32 + low`, 0 <= low < 2^32, |high| < 2^51: `[low, high][rows][width]`.
+    pub(crate) fn wide_panel(&self, panel: &Panel<'_>, row: usize, factors: &[f64], out: &mut [u32]) {
+        let (column, n) = (panel.column, out.len() / factors.len());
+        let (lows, highs) = panel.sums.split_at(panel.sums.len() / 2);
+        let of_rows = lows.chunks_exact(panel.width).zip(highs.chunks_exact(panel.width));
+        for (i, ((lows, highs), out)) in of_rows.zip(out.chunks_exact_mut(n)).enumerate() {
+            let (lows, highs) = (&lows[..panel.columns], &highs[..panel.columns]);
+            let out = &mut out[column..][..panel.columns];
+            if self.rounds() {
+                round_wide(self.path, lows, highs, factors[i], &self.columns[column..], out);
+            } else {
+                let sums =
+                    lows.iter().zip(highs).map(|(&low, &high)| (i128::from(high) << 32) + i128::from(low));
+                i128::scale_back(self, row + i, column, &sums.collect::<Vec<_>>(), out);
+            }
+        }
+    }
+}
+
 /// 2^(e + shift), or NaN if the absmax marks its group.
 fn factor(absmax: u32, shift: i32) -> f64 {
     if digits::is_marked(absmax) { f64::NAN } else { power_of_two(digits::exponent(absmax) + shift) }
@@ -181,6 +202,22 @@ vectorised! {
     }
 }
 
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+vectorised! {
+    /// [`round_row`] for sums `high * 2^32 + low`. From 2^61 on, the sum lies between whole numbers of units of 2^32, or is one. Every
+    /// rounding boundary of binary32 is such a number, so the middle of the unit has the sum's side.
+    fn round_wide(lows: &[i64], highs: &[i64], row: f64, columns: &[f64], out: &mut [u32]) {
+        const HALF_UNIT: f64 = (1u64 << 31) as f64;
+        for (((&low, &high), &column), out) in lows.iter().zip(highs).zip(columns).zip(out) {
+            let short = high.wrapping_add(1 << 29) as u64 <= 1 << 30;
+            let whole = to_odd(high << 32 | low) as f64;
+            let middle = (2 * high + i64::from(low != 0)) as f64 * HALF_UNIT;
+            let x = (if short { whole } else { middle } * row * column) as f32;
+            *out = if x.is_nan() { float::NAN } else { x.to_bits() };
+        }
+    }
+}
+
 /// A sum above 2^53 cut to 53 bits, with the lowest bit 1 if anything was cut (rounding to odd). The last bit is below
 /// binary32's rounding bit. So the later rounding to nearest even sees the same side or tie as with the whole sum.
 #[inline(always)]
@@ -194,6 +231,36 @@ fn to_odd(sum: i64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    fn rounding_wide_sums_agrees_with_the_scalar_reference() {
+        let mut sums = vec![0i128, (1 << 83) - 1, -(1 << 83)];
+        for shift in 0..82 {
+            let top = 1i128 << shift;
+            for below in [0, 1, top >> 24, top >> 25, (top >> 24) + 1, (top >> 25) + 1, (top >> 24) - 1] {
+                for sum in [top + below, top - below, top + (top >> 23) - below] {
+                    sums.extend([sum, -sum, sum + (1 << 32), -sum - (1 << 31)]);
+                }
+            }
+        }
+        let (lows, highs): (Vec<i64>, Vec<i64>) =
+            sums.iter().map(|&sum| ((sum & 0xffff_ffff) as i64, (sum >> 32) as i64)).unzip();
+        for path in Path::of_machine() {
+            for (e_a, e_b) in [(0, 0), (128, 128), (-148, -148), (-70, -70), (-100, -62), (-75, 0)] {
+                let columns = vec![power_of_two(e_b - 60); sums.len()];
+                let mut out = vec![0; sums.len()];
+                round_wide(path, &lows, &highs, power_of_two(e_a), &columns, &mut out);
+                for (&sum, &out) in sums.iter().zip(&out) {
+                    assert_eq!(
+                        out,
+                        digits::round_scaled(sum, e_a + e_b - 60),
+                        "{path:?}: {sum}, {e_a} + {e_b}"
+                    );
+                }
+            }
+        }
+    }
 
     #[test]
     fn rounding_a_row_agrees_with_the_scalar_reference() {

@@ -29,7 +29,7 @@ macro_rules! vectorised {
                     // SAFETY: `supported` returns only paths whose instructions were detected.
                     Path::Avx2 | Path::AvxVnni => return unsafe { avx2($($arg),*) },
                     // SAFETY: as above; these paths have these AVX-512 features.
-                    Path::Avx512 | Path::Avx512Vnni => return unsafe { avx512($($arg),*) },
+                    Path::Avx512 | Path::Avx512Vnni | Path::AmxInt8 => return unsafe { avx512($($arg),*) },
                     _ => {}
                 }
             }

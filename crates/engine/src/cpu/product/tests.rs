@@ -173,6 +173,8 @@ fn ragged_and_empty_shapes_and_batches() {
         check(Fill::Ordinary, (0, 1), (3, 4, 5), digits, 0);
         check(Fill::Extreme, (1, 1), (3, 5, 4500), digits, 2048);
         check(Fill::Special, (1, 1), (33, 5, 1100), digits, 512);
+        // Sums of several panels wait for the next indices of K.
+        check(Fill::Extreme, (1, 1), (17, 300, 600), digits, 0);
     }
 }
 
@@ -350,13 +352,16 @@ fn patches_are_gathered_as_defined() {
                         for (digits, columns) in [(2, 10), (3, 10), (3, 40)] {
                             let other = StridedView::contiguous(&other, 1, columns, places);
                             let other = quantise(other, digits, block);
-                            let of = |a: &Operand, b: &Operand| {
+                            let of = |path, a: &Operand, b: &Operand| {
                                 let mut out = vec![0; gathered.blocks() * of_patches * columns];
-                                product(a, b, &mut out);
+                                product_on(path, a, b, &mut out);
                                 out
                             };
-                            assert!(of(&gathered, &other) == of(&plain, &other), "{what} {digits} {block}");
-                            assert!(of(&other, &gathered) == of(&other, &plain), "{what} {digits} {block}");
+                            for path in Path::of_machine() {
+                                let what = format!("{path:?} {what} {digits} {block}");
+                                assert!(of(path, &gathered, &other) == of(path, &plain, &other), "{what}");
+                                assert!(of(path, &other, &gathered) == of(path, &other, &plain), "{what}");
+                            }
                         }
                     }
                 }

@@ -5,7 +5,7 @@
 
 use std::marker::PhantomData;
 
-use super::form::Form;
+use super::form::{Form, Layout};
 use super::isa::{DotBytes, Isa, LANES, lanes};
 use super::runs::{Runs, Words};
 
@@ -20,29 +20,27 @@ pub(super) struct Bytes<
 >(PhantomData<I>);
 
 impl<I: DotBytes, const DA: usize, const DB: usize, const SUMS: usize, const ROWS: usize, const NV: usize>
-    Form for Bytes<I, DA, DB, SUMS, ROWS, NV>
+    Layout for Bytes<I, DA, DB, SUMS, ROWS, NV>
 {
     type Isa = I;
     const PLANES: [usize; 2] = [DA, DB];
     const ROWS: usize = ROWS;
     const VECTORS: usize = NV;
     const PLACES: usize = 4;
-    const FLUSH: usize = FLUSH;
 
     // The sum over digits e of 256^e times b's digits is the sum of the integers.
     const SURPLUS: i64 = if I::UNSIGNED { -offset(DA) } else { 0 };
 
     #[inline(always)]
     fn cut<const SIDE: usize>(places: &[[i32; LANES]], planes: &mut [[u32; LANES]]) {
-        let signed = if SIDE == 0 && I::UNSIGNED { 0 } else { 0x8080_8080 };
-        let offset = const { offset(Self::PLANES[SIDE]) } as u32;
-        for (d, words) in planes.iter_mut().enumerate() {
-            for (row, word) in words.iter_mut().enumerate() {
-                let byte = |i: usize| ((places[i][row] as u32).wrapping_add(offset) >> (8 * d)) & 255;
-                *word = (byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24) ^ signed;
-            }
-        }
+        cut(places, planes, SIDE == 1 || !I::UNSIGNED);
     }
+}
+
+impl<I: DotBytes, const DA: usize, const DB: usize, const SUMS: usize, const ROWS: usize, const NV: usize>
+    Form for Bytes<I, DA, DB, SUMS, ROWS, NV>
+{
+    const FLUSH: usize = FLUSH;
 
     unsafe fn add(a: &Words<'_>, runs: &Runs, b: &[u32], _: usize, sums: &mut [i64]) {
         // SAFETY: the caller's promise.
@@ -59,8 +57,21 @@ impl<I: DotBytes, const DA: usize, const DB: usize, const SUMS: usize, const ROW
 const FLUSH: usize = 4096;
 const _: () = assert!(FLUSH * 4 * 3 * 255 * 128 < 1 << 31);
 
+/// Cuts four integers of sixteen rows, `[index][row]`, to a word of each digit, `[digit][row]`, with signs or with 128 added.
+#[inline(always)]
+pub(super) fn cut(places: &[[i32; LANES]], planes: &mut [[u32; LANES]], signed: bool) {
+    let sign = if signed { 0x8080_8080 } else { 0 };
+    let offset = offset(planes.len()) as u32;
+    for (d, words) in planes.iter_mut().enumerate() {
+        for (row, word) in words.iter_mut().enumerate() {
+            let byte = |i: usize| ((places[i][row] as u32).wrapping_add(offset) >> (8 * d)) & 255;
+            *word = (byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24) ^ sign;
+        }
+    }
+}
+
 /// 128 in every digit. With this number added, the bytes of an integer are its balanced digits plus 128.
-const fn offset(digits: usize) -> i64 {
+pub(super) const fn offset(digits: usize) -> i64 {
     let (mut sum, mut d) = (0, 0);
     while d < digits {
         sum += 128 << (8 * d);

@@ -1,14 +1,15 @@
-//! The definition of a form: a way to multiply integers by dot products in the lanes of vectors.
+//! The definition of a layout, the order of integers in words, and of a form: a way to multiply them by dot products in the lanes of
+//! vectors.
 
 use super::isa::{Isa, LANES};
 use super::runs::{Runs, Words};
 
-/// The most planes of a form.
-pub(super) const PLANES_MAX: usize = 3;
+/// The most planes of a layout.
+pub(super) const PLANES_MAX: usize = 4;
 
-/// The order of both operands' integers in words, and the multiplication of words.
-pub(super) trait Form: Sync {
-    /// The instructions that multiply.
+/// The order of both operands' integers in words.
+pub(super) trait Layout: Sync {
+    /// The instructions that cut.
     type Isa: Isa;
     /// The numbers of words of a and of b that hold the same indices of K.
     const PLANES: [usize; 2];
@@ -20,15 +21,20 @@ pub(super) trait Form: Sync {
     const WIDTH: usize = Self::VECTORS * LANES;
     /// Indices of K in a word, in their order from its lowest bits on.
     const PLACES: usize;
-    /// The most words of K between two flushes of the lanes.
-    const FLUSH: usize;
-
+    /// The number of words of K that a panel has a multiple of; words behind the last index are 0.
+    const MULTIPLE: usize = 1;
     /// The number to be added to sums of a column for each unit of the sum of its integers.
     const SURPLUS: i64 = 0;
 
     /// Cuts the integers of a word, `[place][row]`, of rows of a (side 0) or of b (side 1), to `[plane][row]`. Implementations
     /// are always inlined, since the caller has the wide vectors.
     fn cut<const SIDE: usize>(places: &[[i32; LANES]], planes: &mut [[u32; LANES]]);
+}
+
+/// The multiplication of words in the lanes of vectors.
+pub(super) trait Form: Layout {
+    /// The most words of K between two flushes of the lanes.
+    const FLUSH: usize;
 
     /// Adds the dot products of a tile of rows, in the words of some runs, and a panel of columns, `[word of K][plane][vector][lane]`,
     /// to `sums`, `[row][column]`. Sums past the first `columns` may be left out.

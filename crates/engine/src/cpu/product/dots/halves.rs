@@ -9,7 +9,7 @@
 
 use std::marker::PhantomData;
 
-use super::form::Form;
+use super::form::{Form, Layout};
 use super::isa::{DotHalves, Isa, LANES, lanes};
 use super::runs::{Runs, Words};
 use crate::cpu::product::bands::Piece;
@@ -22,14 +22,12 @@ const PLANES: usize = 3;
 /// Both operands in halves; register tiles of `ROWS` rows and `NV` vectors of columns.
 pub(super) struct Halves<I, const ROWS: usize, const NV: usize>(PhantomData<I>);
 
-impl<I: DotHalves, const ROWS: usize, const NV: usize> Form for Halves<I, ROWS, NV> {
+impl<I: DotHalves, const ROWS: usize, const NV: usize> Layout for Halves<I, ROWS, NV> {
     type Isa = I;
     const PLANES: [usize; 2] = [PLANES; 2];
     const ROWS: usize = ROWS;
     const VECTORS: usize = NV;
     const PLACES: usize = PLACES;
-    // With fewer lanes in a register, words of b are read more often, so that those of a flush stay in the first-level cache.
-    const FLUSH: usize = if I::REGISTERS == 1 { FLUSH } else { FLUSH.next_power_of_two() / 2 };
 
     #[inline(always)]
     fn cut<const SIDE: usize>(places: &[[i32; LANES]], planes: &mut [[u32; LANES]]) {
@@ -43,6 +41,11 @@ impl<I: DotHalves, const ROWS: usize, const NV: usize> Form for Halves<I, ROWS, 
             }
         }
     }
+}
+
+impl<I: DotHalves, const ROWS: usize, const NV: usize> Form for Halves<I, ROWS, NV> {
+    // With fewer lanes in a register, words of b are read more often, so that those of a flush stay in the first-level cache.
+    const FLUSH: usize = if I::REGISTERS == 1 { FLUSH } else { FLUSH.next_power_of_two() / 2 };
 
     unsafe fn add(a: &Words<'_>, runs: &Runs, b: &[u32], columns: usize, sums: &mut [i64]) {
         // SAFETY: the caller's promise.

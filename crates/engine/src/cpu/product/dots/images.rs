@@ -10,12 +10,12 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::form::{Form, PLANES_MAX};
+use super::form::{Layout, PLANES_MAX};
 use super::isa::{Isa, LANES};
 use super::runs::{Runs, WORD, Words};
 use crate::cpu::product::gather::{Gather, OUTSIDE};
 
-/// Images of an operand's patches in the words that a [`Form`] cuts: `[sample][plane][pixel][word of channels]`, or, for a
+/// Images of an operand's patches in the words that a [`Layout`] has: `[sample][plane][pixel][word of channels]`, or, for a
 /// kernel's gradient, `[channel][plane][sample][row][entry of the line]`. A pixel or line of zeros follows the last one of a
 /// plane.
 pub(super) struct Images<'g, F> {
@@ -32,7 +32,7 @@ pub(super) struct Images<'g, F> {
 /// Elements that are cut at once.
 const CHUNK: usize = LANES * 4;
 
-impl<'g, F: Form> Images<'g, F> {
+impl<'g, F: Layout> Images<'g, F> {
     /// Cuts images, all of whose integers are in `q`. `None` if a word would contain integers of two pixels or of two lines, or
     /// there are no lines. Images of eight pixels and more take at most six times the memory of their integers.
     pub(crate) fn cut(gather: &'g Gather, q: &[i32]) -> Option<Self> {
@@ -140,7 +140,7 @@ impl<'g, F: Form> Images<'g, F> {
 }
 
 /// A value for each row of a tile. Rows past the last one repeat the last row, and nobody reads their sums.
-fn tile<F: Form, R: Copy + Default>(rows: Range<usize>, of_row: impl Fn(usize) -> R) -> [R; LANES] {
+fn tile<F: Layout, R: Copy + Default>(rows: Range<usize>, of_row: impl Fn(usize) -> R) -> [R; LANES] {
     let mut tile = [R::default(); LANES];
     for (row, of) in tile.iter_mut().take(F::ROWS).enumerate() {
         *of = of_row((rows.start + row).min(rows.end - 1));
@@ -149,8 +149,8 @@ fn tile<F: Form, R: Copy + Default>(rows: Range<usize>, of_row: impl Fn(usize) -
 }
 
 /// Adds words of K in parts of `of_part` words, which are a pixel or a line. `start(part, row)` gives the begin of a row's part,
-/// if the part is inside of the image. Parts that are zeros for all rows are left out, unless the form needs them.
-fn push_parts<F: Form, R: Copy>(
+/// if the part is inside of the image. Parts that are zeros for all rows are left out, unless the layout needs them.
+fn push_parts<F: Layout, R: Copy>(
     runs: &mut Runs,
     words: Range<usize>,
     of_part: usize,
@@ -176,7 +176,7 @@ fn push_parts<F: Form, R: Copy>(
 }
 
 /// Cuts integers, in whole words, into planes of bytes; each plane is `plane` bytes behind the one before.
-fn cut<F: Form>(q: &[i32], to: &mut [u8], plane: usize) {
+fn cut<F: Layout>(q: &[i32], to: &mut [u8], plane: usize) {
     const { assert!(F::PLACES * LANES <= CHUNK) };
     // SAFETY: products run here where the form's instructions were detected.
     unsafe {

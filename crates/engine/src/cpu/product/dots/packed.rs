@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::form::{Form, PLANES_MAX};
+use super::form::{Form, Layout, PLANES_MAX};
 use super::isa::{Isa, LANES};
 use super::runs::{Runs, WORD, Words};
 use crate::cpu::product::operand::Operand;
@@ -68,17 +68,17 @@ pub(super) struct Panels<F> {
     words: Vec<u32>,
     n: usize,
     words_of_k: usize,
-    /// [`Form::SURPLUS`] times the sum of each column's integers.
+    /// [`Layout::SURPLUS`] times the sum of each column's integers.
     surplus: Vec<i64>,
     form: PhantomData<F>,
 }
 
-impl<F: Form> Panels<F> {
+impl<F: Layout> Panels<F> {
     /// Words of a panel that hold the same indices of K.
     const TOGETHER: usize = F::PLANES[1] * F::WIDTH;
 
     pub(super) fn pack(b: &Operand, batch: usize, k: Range<usize>) -> Self {
-        let (n, words_of_k) = (b.rows(), k.len().div_ceil(F::PLACES));
+        let (n, words_of_k) = (b.rows(), k.len().div_ceil(F::PLACES).next_multiple_of(F::MULTIPLE));
         let panels = n.div_ceil(F::WIDTH);
         let mut words = vec![0; panels * words_of_k * Self::TOGETHER];
         let mut surplus = vec![0; panels * F::WIDTH];
@@ -123,7 +123,7 @@ impl<F: Form> Panels<F> {
 }
 
 /// Passes all words of up to sixteen rows of an operand: (word of K, plane, a word of each row). Missing rows and indices are 0.
-fn for_each_word<F: Form, const SIDE: usize>(
+fn for_each_word<F: Layout, const SIDE: usize>(
     operand: &Operand,
     batch: usize,
     rows: Range<usize>,
@@ -145,7 +145,7 @@ fn for_each_word<F: Form, const SIDE: usize>(
 }
 
 #[inline(always)]
-fn turn_and_cut<F: Form, const SIDE: usize>(
+fn turn_and_cut<F: Layout, const SIDE: usize>(
     rows: &[&[i32]; LANES],
     len: usize,
     mut put: impl FnMut(usize, usize, &[u32; LANES]),

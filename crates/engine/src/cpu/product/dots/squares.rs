@@ -8,7 +8,7 @@ use std::arch::aarch64::int32x4_t;
 
 use super::arm::{NeonDotprod, NeonI8mm, load, smmla, zero, zipped};
 use super::bytes::Bytes;
-use super::form::Form;
+use super::form::{Form, Layout};
 use super::isa::{Isa, LANES};
 use super::runs::{Runs, Words};
 
@@ -24,18 +24,21 @@ pub(super) struct Squares<const DA: usize, const DB: usize, const SUMS: usize>;
 /// The form whose words these are.
 type Cut<const DA: usize, const DB: usize, const SUMS: usize> = Bytes<NeonDotprod, DA, DB, SUMS, ROWS, 1>;
 
-impl<const DA: usize, const DB: usize, const SUMS: usize> Form for Squares<DA, DB, SUMS> {
+impl<const DA: usize, const DB: usize, const SUMS: usize> Layout for Squares<DA, DB, SUMS> {
     type Isa = NeonI8mm;
     const PLANES: [usize; 2] = [DA, DB];
     const ROWS: usize = ROWS;
     const VECTORS: usize = 1;
     const PLACES: usize = 4;
-    const FLUSH: usize = Cut::<DA, DB, SUMS>::FLUSH;
 
     #[inline(always)]
     fn cut<const SIDE: usize>(places: &[[i32; LANES]], planes: &mut [[u32; LANES]]) {
         Cut::<DA, DB, SUMS>::cut::<SIDE>(places, planes);
     }
+}
+
+impl<const DA: usize, const DB: usize, const SUMS: usize> Form for Squares<DA, DB, SUMS> {
+    const FLUSH: usize = Cut::<DA, DB, SUMS>::FLUSH;
 
     unsafe fn add(a: &Words<'_>, runs: &Runs, b: &[u32], columns: usize, sums: &mut [i64]) {
         for first in (0..columns).step_by(COLUMNS) {
