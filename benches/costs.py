@@ -1,15 +1,18 @@
 """What the papers' experiments cost here, beside PyTorch in fp32 on the same cores in the same run.
 
     cargo build --release
-    python3 -m venv venv && venv/bin/pip install torch numpy safetensors
+    python3 -m venv venv && venv/bin/pip install torch numpy safetensors transformers peft
     venv/bin/python benches/costs.py resnet50 --data DIR      (or vgg11, gpt2, logistic, sweep)
+    venv/bin/python benches/costs.py distilbert               (or llama-135m, llama-1b-lora, llama-1b-inference)
     venv/bin/python benches/costs.py table
 
 DIR holds CIFAR-10's records (any name that ends in .bin) for resnet50 and vgg11, and tinyshakespeare.txt and GPT-2's encoder.json and vocab.bpe
-for gpt2 (sweep: the text alone); it is searched with its folders. logistic makes its samples. Each experiment trains a few steps by `tiebreak train` in the
-exact profile and in the logged one, audits them by `tiebreak audit`, takes as many steps in PyTorch, and writes benches/results/costs-NAME.json after each of
-these, so that what an interrupted one measured is kept. `sweep` trains a small GPT on the grids of 26 to 32 bits and says how far its weights and losses drift from
-PyTorch's in fp64. `table` reads these files and writes docs/COSTS.md; sections of the page that other benches measured stay. Weights are random: what a step costs does not depend on them.
+for gpt2 (sweep: the text alone); it is searched with its folders. logistic makes its samples, and the models of benches/text_models.py theirs. Each experiment
+trains a few steps by `tiebreak train` in the exact profile and in the logged one, audits them by `tiebreak audit`, takes as many steps in PyTorch, and writes
+benches/results/costs-NAME.json after each of these, so that what an interrupted one measured is kept; then it writes docs/COSTS.md, as `table` does. Models of
+benches/text_models.py train in the exact profile alone, and PyTorch does so in bf16 too; llama-1b-inference answers a prompt. --small tries these on tiny models,
+and prints what it measured. `sweep` trains a small GPT on the grids of 26 to 32 bits and says how far its weights and losses drift from
+PyTorch's in fp64. `table` reads the results and writes docs/COSTS.md; sections of the page that other benches measured stay. Weights are random: what a step costs does not depend on them.
 """
 
 import argparse
@@ -27,6 +30,9 @@ import tempfile
 import time
 from datetime import date
 from pathlib import Path
+
+import text_models
+from text_models import Failed
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benches/results"
@@ -168,11 +174,7 @@ class Logistic:
         return loss, leaves, torch.optim.SGD(leaves, lr=1e-3, momentum=0.9, weight_decay=5e-4)
 
 
-EXPERIMENTS = {"resnet50": Resnet50, "vgg11": Vgg11, "gpt2": Gpt2, "logistic": Logistic}
-
-
-class Failed(Exception):
-    """A command's own words about why it failed."""
+EXPERIMENTS = {"resnet50": Resnet50, "vgg11": Vgg11, "gpt2": Gpt2, "logistic": Logistic, **text_models.TRAINED}
 
 
 def measured(command, fine=(0,)):
@@ -209,7 +211,8 @@ def run_peer(it, steps, precision="fp32"):
         begin = time.perf_counter()
         step()
         seconds.append(time.perf_counter() - begin)
-    print(json.dumps({"seconds": seconds, "parameters": sum(leaf.numel() for leaf in leaves), "torch": torch.__version__}))
+    trained = sum(leaf.numel() for leaf in leaves)
+    print(json.dumps({"seconds": seconds, "trained": trained, "parameters": getattr(it, "parameters", trained), "torch": torch.__version__}))
 
 
 def size(path):
@@ -254,18 +257,26 @@ def profile(tiebreak, experiment, folder, name, rounding, steps):
 
 def keep(name, result):
     RESULTS.mkdir(exist_ok=True)
-    first = ", at real-time priority" if os.sched_getscheduler(0) == os.SCHED_FIFO else ""
+    first = ", at real-time priority" if os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR) else ""
     head = {"date": date.today().isoformat(), "machine": f"{os.cpu_count()} cores, {platform.machine()}, load average {os.getloadavg()[0]:.1f}{first}"}
     (RESULTS / f"costs-{name}.json").write_text(json.dumps(head | result, indent=1) + "\n")
 
 
-def experiment(name, data, steps, tiebreak):
+def peers(name, precisions, *more):
+    """By precision: what `--peer` prints of PyTorch, and its most MiB; each in a process of its own, one after the other."""
+    found = {}
+    for precision in precisions:
+        print(f"{name}: PyTorch {precision}", file=sys.stderr)
+        text, memory = measured([sys.executable, __file__, "peer", "--peer", name, "--precision", precision, *more])
+        found[precision] = json.loads(text) | {"MiB": memory}
+    return found
+
+
+def experiment(name, it, data, steps, tiebreak, keep, small):
     """Measures all of an experiment. PyTorch comes first: without it nothing has a ratio."""
-    it = EXPERIMENTS[name]()
-    print(f"{name}: PyTorch", file=sys.stderr)
-    text, memory = measured([sys.executable, __file__, "peer", "--peer", name, "--steps", steps])
-    peer = json.loads(text)
-    result = {"peer": {"seconds": statistics.median(peer["seconds"]), "MiB": memory, "parameters": peer["parameters"], "steps": steps}, "profiles": {}}
+    found = peers(name, getattr(it, "PRECISIONS", ("fp32",)), "--steps", steps, *small)
+    sides = {precision: side | {"seconds": statistics.median(side["seconds"]), "steps": steps} for precision, side in found.items()}
+    result = {"peer": sides.pop("fp32"), **sides, "profiles": {}}
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         it.prepare(folder, data, tiebreak)
@@ -279,6 +290,21 @@ def experiment(name, data, steps, tiebreak):
                 result["profiles"][each] = {"error": str(error)}
             shutil.rmtree(folder / "run", ignore_errors=True)
             keep(name, result)
+
+
+def answers(name, it, tiebreak, keep, small):
+    """Measures answers of a model: PyTorch's in each precision, then ours, with the same released weights."""
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        measured([sys.executable, __file__, "peer", "--peer", name, "--precision", "release", "--weights", folder, *small])
+        measured([tiebreak, "import", folder])
+        result = peers(name, ("fp32", "bf16"), "--weights", folder, *small)
+        print(f"{name}: tiebreak", file=sys.stderr)
+        try:
+            result["exact"] = it.answer(tiebreak, folder)
+        except Failed as error:
+            result["exact"] = {"error": str(error)}
+        keep(name, result)
 
 
 def sweep_rows():
@@ -336,8 +362,9 @@ def amount(number):
 
 INTRODUCTION = """# What the papers' experiments cost
 
-`benches/costs.py` measures the experiments of the papers whose schemes this project builds on, and writes this page.
-Sections that name another bench stay as they are.
+`benches/costs.py` measures the experiments of the papers whose schemes this project builds on, and models of the size
+that *Verde* (Arun and others 2025, arXiv 2502.19405) was measured on. The bench writes this page. Sections that name
+another bench stay as they are.
 
 - Every row is **measured** here or **published** by others. Published figures are from other machines, mostly NVIDIA
   GPUs, with their assumptions beside them, and show orders of magnitude, no ratio.
@@ -350,6 +377,8 @@ Sections that name another bench stay as they are.
 - Memory is the most that the process had resident.
 - PyTorch and this project use all cores. Both have the same model, batch size and optimizer, not the same weights and
   batches.
+- PyTorch's bf16 is autocast in training: weights and optimizer stay in binary32. Answers have bfloat16 weights there.
+- Ratios are to PyTorch in fp32.
 - A load average above the number of cores says that other work ran beside it. The seconds are then too long, unless
   this work had real-time priority.
 - Digits are the defaults of each profile.
@@ -375,10 +404,36 @@ def print_published(kind):
     print()
 
 
+def print_bar(kind, ratio, what):
+    """The ratio beside the one that was aimed at, and the reason if it is above that."""
+    reached = "reached" if ratio <= kind.BAR else "missed"
+    print(f"\nThe aim was {kind.BAR} of PyTorch fp32 for {what}: {reached}.{' ' + kind.WHY if ratio > kind.BAR and hasattr(kind, 'WHY') else ''}")
+
+
+def answer_table(kind, result):
+    print("| | the prompt | a token of the answer | tokens a second: prompt, answer | memory |\n|---|---|---|---|---|")
+    peer, exact = result["fp32"], result["exact"]
+    for name, x in (("PyTorch fp32", peer), ("PyTorch bf16", result["bf16"]), ("exact", exact)):
+        if "error" in x:
+            print(f"| {name} | none: it stops with \"{x['error']}\" | | | |")
+            continue
+        times = [f"{x[key]:.3g} s" + ("" if x is peer else f" ({x[key] / peer[key]:.2f} of fp32)") for key in ("prompt seconds", "token seconds")]
+        print(f"| {name}, **measured** | {times[0]} | {times[1]} | {kind.PROMPT / x['prompt seconds']:.3g}, {1 / x['token seconds']:.3g} | {x['MiB']:.0f} MiB |")
+    if "error" not in exact:
+        same = next((at for at, (a, b) in enumerate(zip(exact["tokens"], peer["tokens"])) if a != b), len(exact["tokens"]))
+        print(f"\nThe first {same} of {len(exact['tokens'])} tokens are those of PyTorch fp32. A near tie of two tokens ends the agreement.")
+        print_bar(kind, exact["token seconds"] / peer["token seconds"], "a token of the answer")
+    print()
+    print_published(kind)
+
+
 def profile_table(kind, result):
     peer = result["peer"]
     print("| | a training step | an audited step | commitment, a step | log, a step | memory: training, audit |\n|---|---|---|---|---|---|")
     print(f"| PyTorch fp32, {peer['steps']} steps, **measured** | {peer['seconds']:.3g} s | | | | {peer['MiB']:.0f} MiB |")
+    if half := result.get("bf16"):
+        ratio = half["seconds"] / peer["seconds"]
+        print(f"| PyTorch bf16, {half['steps']} steps, **measured** | {half['seconds']:.3g} s ({ratio:.2f} of fp32) | | | | {half['MiB']:.0f} MiB |")
     for profile, x in result["profiles"].items():
         if "error" in x:
             print(f"| {profile} | none: it stops with \"{x['error']}\" | | | | |")
@@ -396,7 +451,11 @@ def profile_table(kind, result):
         sys.exit(f"the exact profile failed: {exact['error']}")
     state = exact["state bytes"]
     stored = "; ".join(f"k = {k}: {amount(state / k + 4 * kind.SAMPLES)}" for k in (1, 10, 100))
-    print(f"| Proof-of-Learning for this run, by the formula above from the **measured** state of {amount(state)} | | | {stored} | | |")
+    # Nobody keeps frozen weights at each checkpoint.
+    if peer.get("trained", peer["parameters"]) == peer["parameters"]:
+        print(f"| Proof-of-Learning for this run, by the formula above from the **measured** state of {amount(state)} | | | {stored} | | |")
+    if hasattr(kind, "BAR"):
+        print_bar(kind, exact["train seconds"] / peer["seconds"], "a training step")
     if hasattr(kind, "PASS"):
         x, n = exact, kind.PASS
         print(f"\nOne pass is {n} steps. In the exact profile {n} times the **measured** step is {n * x['train seconds']:.3g} s of training, "
@@ -428,7 +487,7 @@ def sweep_table(result):
 
 def other_sections(page):
     """The sections of a page whose figures other benches measured, from the first of them on."""
-    own = {*(f"## {kind.TITLE}" for kind in EXPERIMENTS.values()), SWEEP}
+    own = {*(f"## {kind.TITLE}" for kind in (EXPERIMENTS | text_models.ANSWERING).values()), SWEEP}
     sections = re.split(r"(?m)^(?=## )", page)[1:]
     return [section.rstrip("\n") for section in sections if section.split("\n", 1)[0] not in own]
 
@@ -447,7 +506,7 @@ def write_page():
 def table():
     """Prints the sections whose figures are in the results."""
     print(INTRODUCTION)
-    for name, kind in EXPERIMENTS.items():
+    for name, kind in (EXPERIMENTS | text_models.ANSWERING).items():
         path = RESULTS / f"costs-{name}.json"
         print(f"## {kind.TITLE}\n")
         if not path.exists():
@@ -455,32 +514,74 @@ def table():
             print_published(kind)
             continue
         result = json.loads(path.read_text())
-        print(f"`benches/costs.py {name}`, {result['date']}, {result['machine']},\n{kind.SAMPLES} samples a step, {result['peer']['parameters']:,} parameters.\n")
+        measured_by = f"`benches/costs.py {name}`, {result['date']}, {result['machine']}"
+        if name in text_models.ANSWERING:
+            print(f"{measured_by},\na prompt of {kind.PROMPT} tokens, an answer of {kind.ANSWER}, a context of {kind.CONTEXT}, {result['fp32']['parameters']:,} parameters.\n"
+                  "Each time is from the printing of one token to that of the next. Reading and checking the weights comes before. PyTorch's\n"
+                  "is the second answer of its process, ours the only one.\n")
+            answer_table(kind, result)
+            continue
+        peer = result["peer"]
+        trained = f", of which {peer['trained']:,} are trained" if peer.get("trained", peer["parameters"]) < peer["parameters"] else ""
+        print(f"{measured_by},\n{kind.SAMPLES} samples a step, {peer['parameters']:,} parameters{trained}.\n")
         profile_table(kind, result)
     path = RESULTS / "costs-sweep.json"
     if path.exists():
         sweep_table(json.loads(path.read_text()))
 
 
+def peer(arguments, steps):
+    """PyTorch's side of an experiment, in this process; `release` writes the weights that both sides read."""
+    name = arguments.peer
+    kind = (EXPERIMENTS | text_models.ANSWERING)[name]
+    it = kind(True) if arguments.small else kind()
+    if arguments.precision == "release":
+        it.release(arguments.weights)
+    elif name in text_models.ANSWERING:
+        print(json.dumps(it.peer_answer(arguments.weights, arguments.precision)))
+    else:
+        run_peer(it, steps, arguments.precision)
+
+
+def measure(arguments, steps):
+    """Runs an experiment, and writes the page. A small one prints what would be kept."""
+    name, small = arguments.experiment, ["--small"] if arguments.small else []
+    kind = (EXPERIMENTS | text_models.ANSWERING)[name]
+    it = kind(True) if small else kind()
+    to = (lambda _, result: print(json.dumps(result, indent=1))) if small else keep
+    if name in text_models.ANSWERING:
+        answers(name, it, arguments.tiebreak, to, small)
+    else:
+        experiment(name, it, arguments.data, steps, arguments.tiebreak, to, small)
+    if not small:
+        write_page()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiment", choices=[*EXPERIMENTS, "sweep", "table", "peer"])
+    parser.add_argument("experiment", choices=[*EXPERIMENTS, *text_models.ANSWERING, "sweep", "table", "peer"])
     parser.add_argument("--data", type=Path, default=ROOT)
     parser.add_argument("--steps", type=int, help="of each run and of PyTorch, at least 2; 3 without it, 50 of the sweep")
     parser.add_argument("--tiebreak", type=Path, default=ROOT / "target/release/tiebreak")
-    parser.add_argument("--peer", choices=EXPERIMENTS, help=argparse.SUPPRESS)
+    parser.add_argument("--small", action="store_true", help="a tiny model of the same form; only for models of benches/text_models.py")
+    parser.add_argument("--peer", choices=[*EXPERIMENTS, *text_models.ANSWERING], help=argparse.SUPPRESS)
+    parser.add_argument("--precision", default="fp32", choices=["fp32", "bf16", "release"], help=argparse.SUPPRESS)
+    parser.add_argument("--weights", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     steps = arguments.steps or (50 if arguments.experiment == "sweep" else 3)
     if steps < 2:
         parser.error("--steps has to be at least 2: the first step is not measured")
+    if arguments.small and (arguments.peer or arguments.experiment) not in text_models.TRAINED | text_models.ANSWERING:
+        parser.error(f"--small is for {', '.join(text_models.TRAINED | text_models.ANSWERING)}")
     if arguments.experiment == "table":
         write_page()
     elif arguments.experiment == "sweep":
         sweep(arguments.data, steps, arguments.tiebreak)
+        write_page()
     elif arguments.experiment == "peer":
-        run_peer(EXPERIMENTS[arguments.peer](), steps)
+        peer(arguments, steps)
     else:
-        experiment(arguments.experiment, arguments.data, steps, arguments.tiebreak)
+        measure(arguments, steps)
 
 
 if __name__ == "__main__":
