@@ -211,6 +211,12 @@ pub trait Engine: Send {
         false
     }
 
+    /// True if quantised tensors may enter and leave a graph, so that integers which are made once serve many runs.
+    #[doc(hidden)] // for the layers above
+    fn takes_integers(&self) -> bool {
+        false
+    }
+
     /// True if the engine computes tensors again instead of keeping them ([`recompute::Recomputing`]), so that who needs another
     /// engine beside it takes one that does so too.
     #[doc(hidden)] // for the layers above
@@ -351,6 +357,11 @@ macro_rules! forward {
             $inner.binary64_roundings(k)
         }
     };
+    (@ takes_integers $this:ident $inner:expr) => {
+        fn takes_integers(&$this) -> bool {
+            $inner.takes_integers()
+        }
+    };
     (@ is_on_host $this:ident $inner:expr) => {
         fn is_on_host(&$this) -> bool {
             $inner.is_on_host()
@@ -400,7 +411,7 @@ macro_rules! passed_on {
             forward!(
                 self => (**self);
                 describe, upload, read, roots, roots_later, read_each, compile, run, run_owning, binary64_roundings,
-                is_on_host, recomputes, put_outside, use_outside, finish, release, as_any, download,
+                is_on_host, takes_integers, recomputes, put_outside, use_outside, finish, release, as_any, download,
             );
         }
     )*};

@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::commands::{Folder, terminated};
@@ -57,9 +57,36 @@ fn a_game_about_predictions_convicts_whoever_lies() {
     assert_eq!(of_receipt["buffers"], honest.model.state[1].to_string());
     let terms = Terms::from_bytes(&fs::read(folder.path("terms.json")).unwrap()).unwrap();
 
-    // The challenger flips a bit of the logits of the fourth sample; the signer's command answers over HTTP.
+    // The signer's command answers over HTTP.
     let serve = "run --inputs inputs.npy --key alice --terms terms.json --referee-key referee.pub --listen 127.0.0.1:0";
     let (alice, said) = folder.serve(serve);
+    let (desk, threads) = lying_bob(&folder, &terms);
+    let address = said["address"].as_str().unwrap();
+    let play = format!("referee terms.json --key referee alice={address} bob=bob-folder --out v.json");
+    let result = folder.json(&play, 1);
+    assert_eq!(result["result"]["remaining"], serde_json::json!([0]), "{result}");
+    assert_eq!(result["result"]["upheld"], claimed.to_string());
+    let checked = folder.json("verdict check v.json --signer-key alice.pub --party-key bob.pub", 1);
+    assert_eq!(checked["traces"], root);
+    assert_eq!(folder.run("verdict report v.json --output v.html").0, 0);
+    let page = fs::read_to_string(folder.path("v.html")).unwrap();
+    for says in [
+        "A dispute about a receipt of predictions",
+        "commit to your passes and logits of the samples",
+        "in the passes over 5 samples from sample 2 on",
+        "roots of the receipt: over traces, and over samples and logits",
+        "of sample 5",
+    ] {
+        assert!(page.contains(says), "{says}");
+    }
+    assert!(!page.contains("answer of") && !page.contains("window") && !page.contains("token"), "{page}");
+    desk.close();
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    terminated(alice);
+}
+
+/// A challenger who flips a bit of the logits of the fourth sample. It answers in `bob-folder` until its desk is closed.
+fn lying_bob(folder: &Folder, terms: &Terms) -> (Arc<Desk>, [JoinHandle<()>; 2]) {
     let key = PrivateKey::from_text(&fs::read_to_string(folder.path("bob")).unwrap()).unwrap();
     let journal = folder.path("bob.answers");
     let referee = terms.keys().unwrap().1;
@@ -82,27 +109,61 @@ fn a_game_about_predictions_convicts_whoever_lies() {
     });
     let mut answers = Answers::new(Path::new(&folder.path("bob-folder"))).unwrap();
     let looks = thread::spawn(move || answers.serve(&two));
-    let address = said["address"].as_str().unwrap();
-    let play = format!("referee terms.json --key referee alice={address} bob=bob-folder --out v.json");
-    let result = folder.json(&play, 1);
-    assert_eq!(result["result"]["remaining"], serde_json::json!([0]), "{result}");
-    assert_eq!(result["result"]["upheld"], claimed.to_string());
-    let checked = folder.json("verdict check v.json --signer-key alice.pub --party-key bob.pub", 1);
-    assert_eq!(checked["traces"], root);
-    assert_eq!(folder.run("verdict report v.json --output v.html").0, 0);
-    let page = fs::read_to_string(folder.path("v.html")).unwrap();
-    for says in [
-        "A dispute about a receipt of predictions",
-        "commit to your passes and logits of the samples",
-        "in the passes over 5 samples from sample 2 on",
-        "roots of the receipt: over traces, and over samples and logits",
-        "of sample 5",
-    ] {
-        assert!(page.contains(says), "{says}");
+    (desk, [works, looks])
+}
+
+fn answered(journal: &str) -> usize {
+    fs::read(journal).map_or(0, |bytes| bytes.iter().filter(|byte| **byte == b'\n').count())
+}
+
+/// Waits until something holds.
+fn until(what: &str, holds: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !holds() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{what}");
+        thread::sleep(Duration::from_millis(2));
     }
-    assert!(!page.contains("answer of") && !page.contains("window") && !page.contains("token"), "{page}");
+}
+
+/// The signer's process is killed while the referee waits for its answer, and started again.
+#[test]
+fn a_signer_that_is_killed_midway_loses_nothing() {
+    let folder = predicted();
+    let new = NEW.replace("--moves 5", "--moves 60");
+    folder.json(&format!("{new} --run run --replay 60 --out terms.json"), 0);
+    let terms = Terms::from_bytes(&fs::read(folder.path("terms.json")).unwrap()).unwrap();
+    let serve = |listen: &str| {
+        let party = "run --inputs inputs.npy --key alice --terms terms.json --referee-key referee.pub";
+        folder.serve(&format!("{party} --listen {listen}"))
+    };
+    let (mut alice, said) = serve("127.0.0.1:0");
+    let (desk, threads) = lying_bob(&folder, &terms);
+    let address = said["address"].as_str().unwrap();
+    let play = format!("referee terms.json --key referee alice={address} bob=bob-folder --out v.json --json");
+    let referee = folder.command(&play).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+
+    let [hers, his] = ["terms.json.party-0.answers", "bob.answers"].map(|name| folder.path(name));
+    until("the signer answers", || answered(&hers) > 3);
+    let stop = Command::new("kill").args(["-STOP", &alice.id().to_string()]).status().unwrap();
+    assert!(stop.success());
+    // Both are asked the same questions, so the one that the challenger has answered is due.
+    until("a move of the signer is due", || answered(&his) > answered(&hers));
+    alice.kill().unwrap();
+    alice.wait().unwrap();
+    let before = fs::read(&hers).unwrap();
+    let (alice, _) = serve(address.trim_start_matches("http://"));
+
+    let ended = referee.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{}", String::from_utf8_lossy(&ended.stderr));
+    let result: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
+    let honest = receipt(&folder);
+    assert_eq!(result["result"]["remaining"], serde_json::json!([0]), "{result}");
+    assert_eq!(result["result"]["upheld"], claimed_root(&honest.traces.unwrap(), &honest.root()).to_string());
+    assert_eq!(result["result"]["absent"], serde_json::json!([]), "{result}");
+    // The journal went on where the killed process left it.
+    assert!(fs::read(&hers).unwrap().starts_with(&before) && answered(&hers) > 4);
     desk.close();
-    [works, looks].into_iter().for_each(|thread| thread.join().unwrap());
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
     terminated(alice);
 }
 

@@ -324,6 +324,10 @@ impl Engine for Cpu {
         true
     }
 
+    fn takes_integers(&self) -> bool {
+        true
+    }
+
     fn put_outside(&mut self, tensor: Tensor) -> Result<Tensor, EngineError> {
         self.moved_out(tensor)
     }

@@ -46,11 +46,12 @@ pub(super) fn names(terms: &Terms, own: &PublicKey) -> Result<(), PartyError> {
 }
 
 /// Checks that the terms leave a party of a game about a receipt the time for its replays: four of its passes, and twice all passes
-/// of the answer, which a commitment takes. A party that is started again computes a pass on the clock of moves.
+/// of the answer with the reading of samples, which a commitment takes. A party that is started again reads all samples and computes a
+/// pass on the clock of moves.
 ///
 /// # Errors
 /// If they do not.
-pub(super) fn leaves_time(terms: &Terms, pass: Duration, all: Duration) -> Result<(), PartyError> {
+pub(super) fn leaves_time(terms: &Terms, [read, pass, all]: [Duration; 3]) -> Result<(), PartyError> {
     let clocks = [
         (
             "replay",
@@ -58,7 +59,12 @@ pub(super) fn leaves_time(terms: &Terms, pass: Duration, all: Duration) -> Resul
             pass.saturating_mul(4).max(all.saturating_mul(2)),
             "four passes, or all twice",
         ),
-        ("moves", terms.clocks.moves, pass.saturating_mul(2), "two passes"),
+        (
+            "moves",
+            terms.clocks.moves,
+            read.saturating_add(pass).saturating_mul(2),
+            "two passes with the reading of samples",
+        ),
     ];
     let short = clocks.into_iter().find(|(_, given, need, _)| Duration::from_millis(*given) < *need);
     let Some((clock, given, need, what)) = short else { return Ok(()) };
@@ -143,13 +149,14 @@ mod tests {
     #[test]
     fn clocks_last_for_passes() {
         let key = PrivateKey::generate("referee.example", [1; 32]).unwrap().public();
-        let times = |replay, moves, [pass, all]: [u64; 2]| {
+        let times = |replay, moves, times: [u64; 3]| {
             let receipt = DisputedReceipt { text: String::new(), opening: None };
             let clocks = Clocks { moves, increment: 1000, replay };
             let terms = Terms::about_receipt(receipt, String::new(), &[], &key, clocks, Digest([0; 32]));
-            leaves_time(&terms, Duration::from_millis(pass), Duration::from_millis(all))
+            leaves_time(&terms, times.map(Duration::from_millis))
         };
-        for (replay, moves, passes) in [(40, 20, [10, 15]), (100, 20, [10, 50])] {
+        for (replay, moves, passes) in [(40, 20, [0, 10, 15]), (100, 20, [0, 10, 50]), (100, 20, [7, 3, 50])]
+        {
             assert!(times(replay, moves, passes).is_ok());
             let late = times(replay - 1, moves, passes).unwrap_err().to_string();
             assert!(

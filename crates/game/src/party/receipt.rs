@@ -217,6 +217,7 @@ impl ReceiptParty {
             // A party with other data would play, and be silent about a sample that is not the receipt's.
             self.passes.check_data()?;
         }
+        let read = begin.elapsed();
         let secret = own(&self.key, &self.game);
         let kept = match &self.kept {
             Some((path, _)) => {
@@ -227,7 +228,7 @@ impl ReceiptParty {
         let is_new = kept.is_none();
         let trace = match kept {
             Some(kept) => kept,
-            None => self.computed(begin)?,
+            None => self.computed(begin, read)?,
         };
         let roots = (0..trace.windows.len()).filter_map(|number| trace.node_leaves(number));
         let roots: Vec<Digest> = roots.map(|leaves| merkle::root(&leaves)).collect();
@@ -255,8 +256,9 @@ impl ReceiptParty {
         }
     }
 
-    /// The trace, if the terms leave this machine the time for it. `begin`: when the preparation began.
-    fn computed(&mut self, begin: Instant) -> Result<Digests, PartyError> {
+    /// The trace, if the terms leave this machine the time for it. `begin`: when the preparation began; `read`: what its reading of
+    /// the samples took.
+    fn computed(&mut self, begin: Instant, read: Duration) -> Result<Digests, PartyError> {
         let (mut trace, mut longest) = (Digests::default(), Duration::ZERO);
         let mut before = Instant::now();
         let mut take = |nodes: Vec<TracedNode>, rows: Vec<Digest>| {
@@ -266,7 +268,7 @@ impl ReceiptParty {
             trace.rows.extend(rows);
         };
         self.passes.trace(self.engine.as_mut(), tamper(&mut self.change), &mut take)?;
-        agreement::leaves_time(&self.terms, longest, begin.elapsed())?;
+        agreement::leaves_time(&self.terms, [read, longest, begin.elapsed()])?;
         Ok(trace)
     }
 

@@ -4,6 +4,7 @@
 pub mod answer;
 pub mod batch;
 pub mod decoder;
+mod kept;
 pub mod replay;
 mod steps;
 pub mod traced;

@@ -12,6 +12,8 @@ use tiebreak_contract::program::inference::{
 use tiebreak_engine::liveness::peak_bytes;
 use tiebreak_engine::{Compiled, Engine, EngineError, Tensor};
 
+use super::kept::{Kept, Rest};
+
 /// The most tokens of a step that reads a prompt.
 const CHUNK: u32 = 32;
 
@@ -19,13 +21,13 @@ const CHUNK: u32 = 32;
 pub(super) struct Steps<'a> {
     engine: &'a mut dyn Engine,
     model: Writer<'a>,
-    parameters: Vec<Tensor>,
+    weights: Kept,
     /// The types of one text's caches.
     types: Vec<TensorType>,
     /// Positions of the context.
     context: u32,
     /// Steps, by the number of texts and of each text's new tokens.
-    steps: BTreeMap<[u32; 2], Compiled>,
+    steps: BTreeMap<[u32; 2], Rest>,
     /// Moves, by the number of seats before and behind, and whether a text joins.
     moves: BTreeMap<([u32; 2], bool), Compiled>,
 }
@@ -55,10 +57,13 @@ impl<'a> Steps<'a> {
         let Some(types) = caches(model, 1) else { return Ok(None) };
         let types = types.into_iter().map(|(_, ty)| ty).collect();
         let (context, steps, moves) = (model.context(), BTreeMap::new(), BTreeMap::new());
-        let mut made = Self { engine, model, parameters, types, context, steps, moves };
+        let shaped = |shape: &[u32]| TensorType { dtype: DType::F32, shape: shape.to_vec() };
+        let weights = Kept::new(model.parameters().iter().map(|p| shaped(&p.shape)).collect(), parameters);
+        let mut made = Self { engine, model, weights, types, context, steps, moves };
         for shape in [[1, 1], [1, chunk(model)], [texts, 1]] {
-            made.prepare(shape)?;
+            made.divide(shape)?;
         }
+        made.weights.make(made.engine, made.steps.values())?;
         Ok(Some(made))
     }
 
@@ -72,10 +77,18 @@ impl<'a> Steps<'a> {
         chunk(self.model) as usize
     }
 
-    fn prepare(&mut self, shape: [u32; 2]) -> Result<(), EngineError> {
+    fn divide(&mut self, shape: [u32; 2]) -> Result<(), EngineError> {
         if !self.steps.contains_key(&shape) {
             let graph = inference_step(self.model, shape).expect("the model is a decoder");
-            self.steps.insert(shape, self.engine.compile(Arc::new(graph))?);
+            self.steps.insert(shape, self.weights.divide(self.engine, graph)?);
+        }
+        Ok(())
+    }
+
+    fn prepare(&mut self, shape: [u32; 2]) -> Result<(), EngineError> {
+        if !self.steps.contains_key(&shape) {
+            self.divide(shape)?;
+            self.weights.make(self.engine, self.steps.values())?;
         }
         Ok(())
     }
@@ -100,12 +113,13 @@ impl<'a> Steps<'a> {
         let (texts, new) = (starts.len() as u32, (tokens.len() / starts.len()) as u32);
         self.prepare([texts, new])?;
         let [positions, rows] = places(starts, new, self.context).expect("windows are within the context");
-        let mut inputs = self.parameters.clone();
+        let step = &self.steps[&[texts, new]];
+        let mut inputs = self.weights.inputs(self.engine, step)?;
         for list in [tokens, &positions, &rows] {
             inputs.push(upload(self.engine, list)?);
         }
         inputs.extend(caches);
-        let mut outputs = self.engine.run_owning(&self.steps[&[texts, new]], inputs, None)?;
+        let mut outputs = self.engine.run_owning(&step.compiled, inputs, None)?;
         let caches = outputs.split_off(1);
         let logits = words_from_bytes(DType::F32, &self.engine.download(&outputs[0])?);
         let row = logits.len() / tokens.len();

@@ -7,6 +7,7 @@
 mod bands;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod dots;
+mod few;
 mod float_gemm;
 mod gather;
 mod operand;
@@ -69,6 +70,9 @@ fn compute(path: Path, part: ProductPart, a: &Operand, b: &Operand, out: &mut [u
         return;
     }
     let path = path.supported();
+    if few::computes(a, b) {
+        return few::product(path, part, a, b, batch, out);
+    }
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if dots::computes(path, a, b) {
         return dots::product(path, part, a, b, batch, out);

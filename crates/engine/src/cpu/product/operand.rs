@@ -191,6 +191,12 @@ impl Operand {
         scratch
     }
 
+    /// All rows of a batch, one after another, if the integers are so.
+    pub(super) fn contiguous(&self, batch: usize) -> Option<&[i32]> {
+        let Integers::Rows(q) = &self.integers else { return None };
+        Some(&q[self.row_index(batch, 0) * self.k..][..self.rows * self.k])
+    }
+
     /// Copies the integers of a row from index `first` on, as many as `to` holds, where they are not contiguous.
     fn copy_row(&self, [batch, row]: [usize; 2], first: usize, to: &mut [i32]) {
         match &self.integers {

@@ -155,6 +155,9 @@ fn every_pair_of_digits_on_every_kind_of_input() {
         for digits in PAIRS {
             check(kind, (1, 1), (19, 37, 131), digits, 0);
             check(kind, (2, 1), (5, 18, 200), digits, 64);
+            // Few rows are not packed.
+            check(kind, (1, 1), (1, 70, 131), digits, 0);
+            check(kind, (2, 2), (4, 65, 200), digits, 64);
         }
     }
 }
