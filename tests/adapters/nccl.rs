@@ -9,6 +9,7 @@ use crate::common::{begin_run, files, key, mlp_job, trained};
 use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::read_job;
 use tiebreak_train::ranks::plan::ShardPlan;
+use tiebreak_train::ranks::slots::SlotPlan;
 
 const STEPS: u32 = 4;
 
@@ -67,7 +68,8 @@ fn ranks_write_the_run_of_one_process_and_go_on_after_a_fault() {
     assert!(code == 0 && printed.contains("of gradients a step over NCCL 2.99.0"), "{printed}");
     runs.same(&out);
     // All gradients went over NCCL, and nothing else did: rank, groups, bytes sent.
-    let plan = ShardPlan::new(&read_job(&runs.job).unwrap().1.program(None).unwrap(), 2).unwrap();
+    let program = read_job(&runs.job).unwrap().1.program(None).unwrap();
+    let plan = ShardPlan::new(&program, 2).unwrap();
     let line = |rank| format!("{rank} {} {}", 2 * STEPS, u64::from(STEPS) * plan.bytes_sent(rank));
     let counted = std::fs::read_to_string(&counts).unwrap();
     assert!(counted.lines().count() == 2 && (0..2).all(|rank| counted.contains(&line(rank))), "{counted}");
@@ -88,6 +90,18 @@ fn ranks_write_the_run_of_one_process_and_go_on_after_a_fault() {
     let (code, printed) = runs.train(&out, "3", &[], &[]);
     assert_eq!(code, 0, "{printed}");
     runs.same(&out);
+
+    // Ranks that divide the optimizer's slots: the new parameters go over NCCL too, in a third group a step.
+    let (out, counts) = (runs.begun("divided"), runs.path("counts-divided"));
+    let (code, printed) =
+        runs.train(&out, "2", &[("TIEBREAK_SHIM_NCCL_COUNTS", &counts)], &["--shard-optimizer"]);
+    assert!(code == 0 && printed.contains("of parameters a step"), "{printed}");
+    runs.same(&out);
+    let slots = SlotPlan::new(&program, 2).unwrap();
+    let sent = |rank| u64::from(STEPS) * (plan.bytes_sent(rank) + slots.bytes_sent(rank));
+    let counted = std::fs::read_to_string(&counts).unwrap();
+    let line = |rank| format!("{rank} {} {}", 3 * STEPS, sent(rank));
+    assert!(counted.lines().count() == 2 && (0..2).all(|rank| counted.contains(&line(rank))), "{counted}");
 }
 
 /// A rank that is stopped while gradients move is named soon after the given time. That time is as long as opening an engine may

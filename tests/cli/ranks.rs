@@ -116,7 +116,11 @@ fn any_number_of_processes_writes_the_run_of_one() {
             }
             let out = runs.begun(ranks);
             // Four ranks each check another's gradients, which changes no byte.
-            let more = if ranks == "4" { &["--cross-check", "2"][..] } else { &[] };
+            let more = match ranks {
+                "2" | "3" => &["--shard-optimizer"][..],
+                "4" => &["--cross-check", "2"],
+                _ => &[],
+            };
             let (code, printed) = runs.train(&out, &[&["--ranks", ranks], more].concat());
             assert_eq!(code, 0, "{ranks} ranks: {printed}");
             assert_eq!(printed.matches("audit it with").count(), 1, "only rank 0 prints: {printed}");
@@ -132,6 +136,7 @@ fn any_number_of_processes_writes_the_run_of_one() {
         (&["--ranks", "4"][..], "1 to 3 ranks have work, not 4"),
         (&["--ranks", "3", "--cross-check", "1"], "depend on the machine's kernels"),
         (&["--cross-check", "1"], "needs two ranks or more"),
+        (&["--shard-optimizer"], "--shard-optimizer needs two ranks or more"),
     ] {
         let (code, printed) = output(&[&["train", job, "--out", out.to_str().unwrap()], args].concat());
         assert!(code == 2 && printed.contains(says), "{printed}");
@@ -234,11 +239,15 @@ fn a_killed_worker_is_named_and_the_run_resumes_with_other_ranks() {
         let job = steps(gpt_job(folder, "operator", ""), "micro_batches = 3", "micro_batches = 6");
         steps(job, "steps = 8", "steps = 60")
     });
-    for (signal, timeout, says) in
-        [("-KILL", "600", "rank 2 is gone ("), ("-STOP", "5", "rank 2 did nothing for")]
-    {
-        let out = runs.begun(signal);
-        let trainer = runs.trainer(&out, &["--ranks", "4", "--rank-timeout", timeout]).spawn().unwrap();
+    let divided = "--shard-optimizer";
+    for (signal, timeout, says, more) in [
+        ("-KILL", "600", "rank 2 is gone (", [&[][..], &[divided]]),
+        ("-KILL", "600", "rank 2 is gone (", [&[divided], &[]]),
+        ("-STOP", "5", "rank 2 did nothing for", [&[divided], &[divided]]),
+    ] {
+        let out = runs.begun(&format!("{signal}{}", more[0].len()));
+        let options = [&["--ranks", "4", "--rank-timeout", timeout], more[0]].concat();
+        let trainer = runs.trainer(&out, &options).spawn().unwrap();
         let records =
             || transcript::read(&Path::new(&out).join("transcript")).map_or(0, |(t, _)| t.records.len());
         let begin = Instant::now();
@@ -253,7 +262,7 @@ fn a_killed_worker_is_named_and_the_run_resumes_with_other_ranks() {
         assert!(printed.contains(says) && printed.contains("can be resumed"), "{printed}");
         assert!(!Path::new(&format!("/proc/{victim}")).exists(), "rank 0 leaves no process behind");
         assert!((6..60).contains(&records()));
-        let (code, printed) = runs.train(&out, &["--ranks", "3"]);
+        let (code, printed) = runs.train(&out, &[&["--ranks", "3"], more[1]].concat());
         assert_eq!(code, 0, "{printed}");
         runs.same(&out);
     }
@@ -309,7 +318,7 @@ fn strangers_are_refused_and_the_others_train() {
     assert_eq!(code, 0, "{printed}");
     for says in [
         "no rank of tiebreak",
-        "it speaks version 9 of the protocol, this is version 4",
+        "it speaks version 9 of the protocol, this is version 5",
         "does not know the run's secret",
     ] {
         assert!(printed.contains(says), "{says}: {printed}");

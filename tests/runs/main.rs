@@ -15,6 +15,7 @@ mod crash;
 mod data;
 mod data_elsewhere;
 mod device_check;
+mod divided_slots;
 mod documents;
 mod fast_audits;
 mod frozen;

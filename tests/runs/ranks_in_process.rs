@@ -22,7 +22,7 @@ use tiebreak_train::ranks::lead::Lead;
 use tiebreak_train::ranks::plan::{ShardPlan, Shared};
 use tiebreak_train::ranks::share::{Contents, Share};
 use tiebreak_train::ranks::{RankError, report, worker};
-use tiebreak_train::{Silent, TrainError, train, train_over};
+use tiebreak_train::{Progress, Silent, TrainError, train, train_over};
 
 /// A network of channels.
 struct Channels {
@@ -94,11 +94,11 @@ impl Collective for Channels {
     }
 }
 
-/// A faulty machine's change to bytes, given their kind: exchanges are numbered from 0, two a step.
-type Fault = Box<dyn FnMut(Bytes, &mut Vec<u8>) + Send>;
+/// A faulty machine's change to bytes, given their kind: exchanges are numbered from 0, two a step, or three where slots are divided.
+pub type Fault = Box<dyn FnMut(Bytes, &mut Vec<u8>) + Send>;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Bytes {
+pub enum Bytes {
     Sent(MessageKind),
     /// The receiving rank, and the exchange.
     Given(u32, u32),
@@ -191,7 +191,7 @@ impl Engine for WrongCpu {
 }
 
 /// A rank's fault.
-enum Wrong {
+pub enum Wrong {
     Fault(Fault),
     Gradient { after: u32 },
 }
@@ -206,11 +206,21 @@ fn train_ranks(
     job: &Path,
     out: &Path,
     ranks: u32,
-    mut wrong: Option<(u32, Wrong)>,
+    wrong: Option<(u32, Wrong)>,
     cross_check: Option<u32>,
 ) -> Result<(), TrainError> {
-    let disk = Disk::default();
-    let run = begin_run(&disk, job, out).unwrap();
+    let run = begin_run(&Disk::default(), job, out).unwrap();
+    train_run(&run, ranks, wrong, (cross_check, false), &mut Silent)
+}
+
+/// Goes on with a run over ranks, one of which may be faulty, which divide the optimizer's slots if `divided`.
+pub fn train_run(
+    run: &Run,
+    ranks: u32,
+    mut wrong: Option<(u32, Wrong)>,
+    (cross_check, divided): (Option<u32>, bool),
+    progress: &mut dyn Progress,
+) -> Result<(), TrainError> {
     let mut all = channels(ranks).into_iter().map(|inner| -> (Box<dyn Collective + Send>, WrongCpu) {
         let honest = |left| WrongCpu { cpu: Cpu::new(1).unwrap(), left };
         match wrong.take_if(|(rank, _)| *rank == inner.rank) {
@@ -231,11 +241,14 @@ fn train_ranks(
                 }
             });
         }
-        let mut lead = Lead::new(&run, first.as_mut())?;
+        let mut lead = Lead::new(run, first.as_mut())?;
         if let Some(steps) = cross_check {
-            lead = lead.cross_checking(&run, steps)?;
+            lead = lead.cross_checking(run, steps)?;
         }
-        let trained = train_over(&run, &mut engine, Some(&key()), lead, &mut Silent);
+        if divided {
+            lead = lead.dividing_slots(run)?;
+        }
+        let trained = train_over(run, &mut engine, Some(&key()), lead, progress);
         drop(first);
         trained.map(|_| ())
     })
@@ -402,7 +415,7 @@ fn a_machine_that_computes_wrongly_is_named() {
     }
 }
 
-fn audited(out: &Path) -> Outcome {
+pub fn audited(out: &Path) -> Outcome {
     let run = Run::open(out).unwrap();
     let checked = checks::always(&run, Some(&key().public())).unwrap();
     let plan = audit::plan::plan(&run, &checked.checkpoints, run.job().steps, &Choice::All);

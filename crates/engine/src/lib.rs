@@ -24,6 +24,7 @@ pub mod outside;
 pub mod recompute;
 pub mod reference;
 pub mod session;
+pub mod update_share;
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};

@@ -2,8 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::update_share::UpdateShare;
 use tiebreak_contract::program::graph::{Graph, Node, TensorId};
-use tiebreak_contract::program::step::{Program, state_bytes};
+use tiebreak_contract::program::part::GraphPart;
+use tiebreak_contract::program::step::Program;
 
 /// For each node, the tensors whose last reader it is, so that engines can free them there. Inputs and outputs of the graph are
 /// never among them.
@@ -83,15 +85,24 @@ pub struct Keeping {
 /// The most bytes of tensors that are alive at once in a step: the state, the gradients that wait for their sum, and the tensors
 /// of the running graph.
 pub fn step_bytes(program: &Program) -> u64 {
-    step_bytes_of(program, peak_bytes(&program.micro), Keeping::default())
+    step_bytes_of(program, &UpdateShare::whole(program), peak_bytes(&program.micro), Keeping::default())
 }
 
-/// [`step_bytes`], where the graph of a micro-batch takes `micro_peak` bytes.
-pub(crate) fn step_bytes_of(program: &Program, micro_peak: u64, keeping: Keeping) -> u64 {
+/// [`step_bytes`] of a session that holds a share of the slots, where the graph of a micro-batch takes `micro_peak` bytes.
+pub(crate) fn step_bytes_of(
+    program: &Program,
+    share: &UpdateShare,
+    micro_peak: u64,
+    keeping: Keeping,
+) -> u64 {
     let outputs = program.micro.outputs.iter();
     let gradients: u64 = outputs.map(|port| program.micro.tensor(port.tensor).bytes() as u64).sum();
     let table = program.state();
-    let [state, read] = [&table[..], &table[..program.released()]].map(state_bytes);
+    let held = |count: usize| -> u64 {
+        let places = share.held.iter().filter(|&&place| place < count);
+        places.map(|&place| table[place].ty().bytes() as u64).sum()
+    };
+    let [state, read] = [table.len(), program.released()].map(held);
     // A micro-batch does not read the slots.
     let slots = if keeping.outside { 0 } else { state - read };
     // The tree over micro-batches keeps one partial sum for each bit of their number. Two of them are the operands of an addition.
@@ -102,10 +113,15 @@ pub(crate) fn step_bytes_of(program: &Program, micro_peak: u64, keeping: Keeping
     let added = owning_peak(&program.accumulate, |_| keeping.holds, lefts);
     let accumulate = if waiting == 0 { 0 } else { slots + read + in_memory(waiting - 1) + added };
     // The session holds the gradient during the update, and the state before the step if it is kept.
-    let of_state = |port: usize| port < table.len();
-    let is_slot = |port: usize| keeping.outside && of_state(port) && port >= program.released();
-    let held = |port| keeping.before || keeping.holds || !of_state(port);
-    let update = owning_peak(&program.update, held, is_slot);
+    let GraphPart { graph, inputs } = &share.update;
+    let of_state = |port: usize| inputs[port] < table.len();
+    let is_slot = |port: usize| keeping.outside && of_state(port) && inputs[port] >= program.released();
+    let stays = |port| keeping.before || keeping.holds || !of_state(port);
+    // The gradients and parameters that the share's update does not read are there all the same.
+    let unread = (0..program.update.inputs.len()).filter(|place| inputs.binary_search(place).is_err());
+    let unread = unread.filter(|place| *place >= table.len() || share.held.binary_search(place).is_ok());
+    let bytes_of = |place: usize| program.update.tensor(program.update.inputs[place].tensor).bytes() as u64;
+    let update = owning_peak(graph, stays, is_slot) + unread.map(bytes_of).sum::<u64>();
     let copied = if keeping.before && keeping.holds { state } else { 0 };
     micro.max(accumulate).max(update) + copied
 }

@@ -1,15 +1,19 @@
 //! A program on an engine: the session runs micro-batches, adds their gradients by the fixed tree, and updates the state.
 //! Contract: `docs/ARITHMETIC.md`, section 7.
 
+mod held;
 mod kept;
 mod load;
+mod share;
 
 use std::sync::Arc;
 use std::time::Instant;
 
+use held::Held;
 pub use kept::KeptState;
 
 use super::{Compiled, Engine, EngineError, Observer, Tensor};
+use crate::update_share::UpdateShare;
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::arith::tree::{self, Operation};
 use tiebreak_contract::arith::words::bytes_of;
@@ -139,9 +143,9 @@ pub struct Session<'e> {
     native: bool,
     micro: Compiled,
     accumulate: Compiled,
-    update: Compiled,
-    /// The state, in the order of [`Program::state`]; empty until a state is loaded.
+    /// The tensors of the state that are held, in the order of [`Program::state`]; empty until a state is loaded.
     state: Vec<Tensor>,
+    held: Held,
     /// The time at which the session stops.
     end: Option<Instant>,
 }
@@ -175,9 +179,9 @@ impl<'e> Session<'e> {
         let mut engine: Box<dyn Engine + 'e> = Box::new(engine);
         let micro = engine.compile(Arc::new(micro))?;
         let accumulate = engine.compile(Arc::new(program.accumulate.clone()))?;
-        let update = engine.compile(Arc::new(program.update.clone()))?;
+        let held = Held::of(UpdateShare::whole(&program), &mut *engine)?;
         let state = Vec::new();
-        Ok(Session { engine, program, native, micro, accumulate, update, state, end: None })
+        Ok(Session { engine, program, native, micro, accumulate, state, held, end: None })
     }
 
     /// True if logged products are computed by the engine's native kernels.
@@ -230,13 +234,13 @@ impl<'e> Session<'e> {
         (&mut *self.engine, &self.state)
     }
 
-    /// Passes every state tensor's canonical bytes to `visit`, in order.
+    /// Passes every state tensor's canonical bytes to `visit`, in order, with its place in [`Program::state`].
     ///
     /// # Errors
     /// If the engine cannot read a tensor.
     pub fn visit_state(&mut self, mut visit: impl FnMut(usize, &[u8])) -> Result<(), EngineError> {
-        for (i, tensor) in self.state.iter().enumerate() {
-            self.engine.read(tensor, &mut |bytes| visit(i, bytes))?;
+        for (&place, tensor) in self.held.places.iter().zip(&self.state) {
+            self.engine.read(tensor, &mut |bytes| visit(place, bytes))?;
         }
         Ok(())
     }
@@ -265,8 +269,8 @@ impl<'e> Session<'e> {
     /// # Panics
     /// If the state has no tensor `index`.
     pub fn replace_state(&mut self, index: usize, bytes: &[u8]) -> Result<(), EngineError> {
-        let shape = self.program.state()[index].shape.clone();
-        self.state[index] = self.engine.upload(&TensorType { dtype: DType::F32, shape }, bytes)?;
+        let tensor = self.engine.upload(&self.program.state()[index].ty(), bytes)?;
+        self.put(index, tensor);
         Ok(())
     }
 
@@ -487,15 +491,25 @@ impl<'e> Session<'e> {
         self.in_time()?;
         let (gradients, loss) = total.0.split_at(self.program.updated_from());
         let corrections = self.program.bias_corrections(scalars.step);
-        let kept: Vec<Option<Tensor>> =
-            self.state.iter().zip(self.program.kept()).map(|(t, kept)| kept.then(|| t.clone())).collect();
-        let mut inputs = std::mem::take(&mut self.state);
-        inputs.extend_from_slice(gradients);
+        let mut rates = Vec::with_capacity(3);
         for value in [scalars.learning_rate, corrections[0], corrections[1]] {
-            inputs.push(self.upload_words(DType::F32, &[value])?);
+            rates.push(self.upload_words(DType::F32, &[value])?);
         }
-        let observer = observer.phase(Phase::Update, &self.update.graph);
-        let mut outputs = self.engine.run_owning(&self.update, inputs, observer)?;
+        let Held { places, made, read, update } = &self.held;
+        let kept: Vec<Option<Tensor>> = places
+            .iter()
+            .zip(&self.state)
+            .map(|(place, tensor)| made.binary_search(place).is_err().then(|| tensor.clone()))
+            .collect();
+        let mut given: Vec<Option<Tensor>> = vec![None; self.program.state().len()];
+        let state = std::mem::take(&mut self.state);
+        places.iter().zip(state).for_each(|(&place, tensor)| given[place] = Some(tensor));
+        given.extend(gradients.iter().cloned().chain(rates).map(Some));
+        let take = |place: &usize| given[*place].take().expect("a session holds what its update reads");
+        let inputs = read.iter().map(take).collect();
+        drop(given);
+        let observer = observer.phase(Phase::Update, &update.graph);
+        let mut outputs = self.engine.run_owning(update, inputs, observer)?;
         let scalars = outputs.split_off(outputs.len() - if loss.is_empty() { 3 } else { 2 });
         // The loss is the one in the sum, or the first scalar that the update makes.
         let scalars: Vec<Tensor> = loss.iter().cloned().chain(scalars).take(3).collect();

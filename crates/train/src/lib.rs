@@ -239,17 +239,13 @@ fn train_by(
         Some(_) => Session::native(engine, program)?,
         None => Session::new(engine, program)?,
     };
-    let first = trainer.load_state(&mut session, &mut by)?;
-    let mut digests = noted_digests(&mut session)?;
+    let (first, mut digests) = trainer.loaded(&mut session, &mut by)?;
     let state = run.computation.state_digest(first, &run.program().state(), &digests);
-    if let By::Ranks(lead) = &mut by {
-        lead.begin(run, &mut session, state)?;
-    }
     if first == 0 {
         trainer.append(Record::Initial { computation: run.computation.id, state }, 0, &device)?;
         // This head comes before the first step, so that nobody can claim later to have begun from another state.
         trainer.publish_head(1)?;
-        trainer.checkpoint(&mut session, 0)?;
+        trainer.checkpoint(&mut session, 0, &mut by)?;
     }
     progress.begin(first);
     by.meanwhile(|_| progress.loaded(first, &mut session))?;
@@ -283,6 +279,14 @@ impl By<'_, '_> {
     /// True if another rank was asked to stop.
     fn is_asked_to_stop(&self) -> bool {
         matches!(self, By::Ranks(lead) if lead.is_asked_to_stop())
+    }
+
+    /// Passes a tensor of the state on to the other ranks, if there are any.
+    fn loading(&mut self, place: usize, bytes: &[u8]) -> Result<(), TrainError> {
+        match self {
+            By::Ranks(lead) => lead.loading(place, bytes),
+            By::Alone(_) | By::Fed(_) => Ok(()),
+        }
     }
 
     /// Runs `act` while the other ranks, if there are any, wait.
@@ -320,7 +324,7 @@ impl Trainer<'_> {
         for step in first + 1..=last {
             let Some(mut done) = self.step(session, dataset.as_mut(), step, by)? else {
                 self.sync()?;
-                self.checkpoint(session, step - 1)?;
+                self.checkpoint(session, step - 1, by)?;
                 return Err(TrainError::Asked { step: step - 1 });
             };
             digests.clone_from(&done.state);
@@ -345,7 +349,7 @@ impl Trainer<'_> {
             // The checkpoint comes after the head, so that a resume from this checkpoint skips no head.
             if run.job().is_checkpoint(step) || asked {
                 self.sync()?;
-                self.checkpoint(session, step)?;
+                self.checkpoint(session, step, by)?;
             }
             if asked {
                 return Err(TrainError::Asked { step });
@@ -407,12 +411,29 @@ impl Trainer<'_> {
         Ok(Some(found))
     }
 
+    /// Brings the session, and the other ranks if there are any, to the state to go on from. Returns its step, and its tensors'
+    /// digests.
+    fn loaded(&self, session: &mut Session, by: &mut By) -> Result<(u32, Vec<Digest>), TrainError> {
+        if let By::Ranks(lead) = by {
+            lead.welcome(self.run, session)?;
+        }
+        let first = self.load_state(session, by)?;
+        let digests = match by {
+            By::Ranks(lead) => lead.begin(self.run, session)?,
+            By::Alone(_) | By::Fed(_) => noted_digests(session)?,
+        };
+        Ok((first, digests))
+    }
+
     /// Loads the last checkpoint that agrees with its record, or the initial state. Returns the state's step.
     fn load_state(&self, session: &mut Session, by: &mut By) -> Result<u32, TrainError> {
         for step in self.run.checkpoint_steps()?.into_iter().rev() {
             if self.before.records.len() > step as usize {
                 session.load_visited(|load| -> Result<(), TrainError> {
-                    states::visit(self.run, &self.before.records, step, load)
+                    states::visit(self.run, &self.before.records, step, |place, bytes| {
+                        by.loading(place, bytes)?;
+                        load(place, bytes)
+                    })
                 })?;
                 return Ok(step);
             }
@@ -430,6 +451,7 @@ impl Trainer<'_> {
             if let By::Alone(conduct) = by {
                 conduct.initial(self.run, i, &mut tensor)?;
             }
+            by.loading(i, &tensor)?;
             Ok::<_, TrainError>(tensor)
         })?;
         Ok(0)
@@ -544,11 +566,11 @@ impl Trainer<'_> {
     }
 
     /// Writes the state after `step`.
-    fn checkpoint(&self, session: &mut Session, step: u32) -> Result<(), TrainError> {
+    fn checkpoint(&self, session: &mut Session, step: u32, by: &mut By) -> Result<(), TrainError> {
         if !self.run.at(names::checkpoint(step)).is_file() {
-            states::write(self.run, step, |show| {
-                session.visit_state(|_, bytes| show(bytes))?;
-                Ok::<(), TrainError>(())
+            states::write(self.run, step, |show| match by {
+                By::Ranks(lead) => lead.visit_state(session, show),
+                By::Alone(_) | By::Fed(_) => Ok(session.visit_state(|_, bytes| show(bytes))?),
             })?;
         }
         self.prune()

@@ -12,6 +12,7 @@ use tiebreak_audit::plan::memory_with;
 use tiebreak_contract::program::step::Program;
 use tiebreak_engine::device_check::Shares;
 use tiebreak_engine::liveness::Keeping;
+use tiebreak_engine::update_share::UpdateShare;
 use tiebreak_engine::{Engine, recompute};
 use tiebreak_job::Job;
 use tiebreak_run::run::dir::Run;
@@ -86,8 +87,13 @@ pub struct Ways {
 impl Ways {
     /// The most bytes of tensors that are alive at once in a step. Audits keep the state `before`.
     pub fn step_bytes(self, program: &Program, before: bool) -> u64 {
+        self.share_bytes(program, &UpdateShare::whole(program), before)
+    }
+
+    /// [`Ways::step_bytes`] of a rank that holds a share of the optimizer's slots.
+    pub fn share_bytes(self, program: &Program, share: &UpdateShare, before: bool) -> u64 {
         let keeping = Keeping { outside: self.outside == Some(true), before, holds: self.holds };
-        recompute::step_bytes_with(program, self.recomputes, keeping)
+        recompute::step_bytes_sharing(program, share, self.recomputes, keeping)
     }
 
     /// The bytes that a replay of the run takes as long as no step differs.

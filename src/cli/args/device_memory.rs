@@ -20,17 +20,23 @@ fn limit() -> Result<Option<u64>, Failure> {
     Ok(Some(mib.saturating_mul(1 << 20)))
 }
 
-/// Refuses training through wgpu that needs more memory than the GPU has.
+/// Refuses training through wgpu that needs more memory than the GPU has. Other ranks hold `elsewhere` bytes of the optimizer's state.
 ///
 /// # Errors
 /// If the steps do not fit, with the largest micro-batch that does.
-pub fn check(job: &Job, program: &Program, engine: &EngineArgs, recompute: bool) -> Result<(), Failure> {
+pub fn check(
+    job: &Job,
+    program: &Program,
+    engine: &EngineArgs,
+    recompute: bool,
+    elsewhere: u64,
+) -> Result<(), Failure> {
     let limit = match engine.engine {
         EngineKind::Wgpu => limit()?,
         _ => None,
     };
     let Some(limit) = limit else { return Ok(()) };
-    let needed = DeviceMemory::of(program, recompute)?.total();
+    let needed = DeviceMemory::of(program, recompute)?.total().saturating_sub(elsewhere);
     if needed <= limit {
         return Ok(());
     }
@@ -39,9 +45,12 @@ pub fn check(job: &Job, program: &Program, engine: &EngineArgs, recompute: bool)
         bytes_text(needed),
         bytes_text(limit)
     );
-    let help = match fitting(job, limit, recompute) {
+    let help = match fitting(job, limit.saturating_add(elsewhere), recompute) {
         Some((micro_batch, bytes)) => {
-            format!("micro_batch = {micro_batch} in the job needs about {}", bytes_text(bytes))
+            format!(
+                "micro_batch = {micro_batch} in the job needs about {}",
+                bytes_text(bytes - elsewhere.min(bytes))
+            )
         }
         None => "no micro-batch fits; `--engine cpu` computes the same bits in main memory".into(),
     };

@@ -10,11 +10,13 @@ use crate::cli::args::launchers::{COORDINATOR, Launched, launched, number, outer
 #[cfg(feature = "mpi")]
 use crate::cli::args::mpi_ranks::met;
 use crate::cli::args::random::random;
-use crate::cli::view::report::Failure;
+use crate::cli::view::report::{Exit, Failure};
+use tiebreak_contract::program::step::Program;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_train::ranks::collective::Transport;
 #[cfg(feature = "mpi")]
 use tiebreak_train::ranks::mpi::World;
+use tiebreak_train::ranks::slots::SlotPlan;
 use tiebreak_train::ranks::tcp::RankPlace;
 
 /// The variable of the ranks' secret.
@@ -80,6 +82,12 @@ pub struct RanksArgs {
     /// gradients wrongly.
     #[arg(long, value_name = "STEPS", value_parser = clap::value_parser!(u32).range(1..), hide_short_help = true)]
     pub cross_check: Option<u32>,
+    /// Divide the optimizer's state among the ranks (ZeRO stage 1).
+    ///
+    /// Each rank holds the moments of its share of the parameters and updates those; then all ranks get the new parameters. The bits
+    /// are the same, and rank 0's option counts.
+    #[arg(long, hide_short_help = true)]
+    pub shard_optimizer: bool,
     /// Stop if a rank does nothing for so long while others wait for it.
     #[arg(
         long,
@@ -121,7 +129,20 @@ impl RanksArgs {
             let name = self.transport.to_possible_value().map(|value| value.get_name().to_string());
             options.extend(name.map(|name| format!("--transport={name}")));
         }
+        options.extend(self.shard_optimizer.then(|| "--shard-optimizer".to_string()));
         options
+    }
+
+    /// The division of the optimizer's state, if it is asked for.
+    ///
+    /// # Errors
+    /// If there is one rank, or the program's state cannot be divided.
+    pub fn slots(&self, program: &Program, role: &Role) -> Result<Option<SlotPlan>, Failure> {
+        match (self.shard_optimizer, role.ranks()) {
+            (false, _) => Ok(None),
+            (true, 1) => Err(Failure::new(Exit::Usage, "--shard-optimizer needs two ranks or more")),
+            (true, ranks) => Ok(Some(SlotPlan::new(program, ranks)?)),
+        }
     }
 
     /// The role of this process, by the command line or else the environment.

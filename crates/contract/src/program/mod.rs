@@ -22,6 +22,7 @@ pub mod models;
 pub mod network;
 pub mod operators;
 pub mod optimizer;
+pub mod part;
 pub mod phase;
 pub mod products;
 pub mod sampling;

@@ -10,6 +10,7 @@ mod schedule;
 use std::sync::Arc;
 
 use super::liveness::{Keeping, peak_bytes, step_bytes_of};
+use super::update_share::UpdateShare;
 use super::{Compiled, Engine, EngineError, Observer, Tensor};
 use observer::Watching;
 use schedule::{Schedule, schedule};
@@ -125,7 +126,13 @@ pub fn step_bytes(program: &Program) -> u64 {
 /// The most bytes of tensors that are alive at once in a step, on a [`Recomputing`] engine if `recomputes`.
 #[doc(hidden)] // for the layers above
 pub fn step_bytes_with(program: &Program, recomputes: bool, keeping: Keeping) -> u64 {
-    step_bytes_of(program, micro_batch_bytes(program, recomputes), keeping)
+    step_bytes_sharing(program, &UpdateShare::whole(program), recomputes, keeping)
+}
+
+/// [`step_bytes_with`] of a session that holds a share of the slots.
+#[doc(hidden)] // for the layers above
+pub fn step_bytes_sharing(program: &Program, share: &UpdateShare, recomputes: bool, keeping: Keeping) -> u64 {
+    step_bytes_of(program, share, micro_batch_bytes(program, recomputes), keeping)
 }
 
 /// The most bytes of tensors that are alive at once while one micro-batch runs, on a [`Recomputing`] engine if `recomputes`.

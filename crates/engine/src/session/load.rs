@@ -38,7 +38,8 @@ impl Session<'_> {
         self.load_visited(|load| (0..count).try_for_each(|i| load(i, tensor(i)?.as_ref())))
     }
 
-    /// Loads a state whose tensors `state` passes on one after another: each with its index, in the table's order.
+    /// Loads a state whose tensors `state` passes on one after another: each with its index, in the table's order. A session that
+    /// holds a share leaves the others' tensors out.
     ///
     /// # Errors
     /// If `state` fails, or the engine cannot hold the state. Then no state is loaded.
@@ -75,11 +76,12 @@ impl Session<'_> {
     ) -> Result<(), E> {
         self.state.clear();
         let (table, read, mut passed) = (self.program.state(), self.program.released(), 0);
+        let held = &self.held.places;
         let (engine, mut loaded) = (&mut self.engine, Vec::with_capacity(count));
         state(&mut |index, bytes| {
             assert_eq!(index, passed, "tensors come in the table's order");
             passed += 1;
-            if index < count {
+            if index < count && held.binary_search(&index).is_ok() {
                 let tensor = engine.upload(&table[index].ty(), bytes)?;
                 loaded.push(if index < read { tensor } else { engine.put_outside(tensor)? });
             }

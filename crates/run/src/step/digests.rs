@@ -35,7 +35,7 @@ pub fn gradient_root(session: &mut Session, gradients: &Gradients) -> Result<Dig
 /// # Errors
 /// If the engine cannot read the state.
 pub fn noted_digests(session: &mut Session) -> Result<Vec<Digest>, EngineError> {
-    let table = session.program().state();
+    let table = session.held();
     let (engine, state) = session.engine_and_state();
     let unknown = without_root(state);
     // A device is asked for nothing if all roots are known.
@@ -70,17 +70,17 @@ pub(super) fn of_noted(table: &[StateTensor], tensors: &[Tensor]) -> Vec<Digest>
     of_roots(table, &roots)
 }
 
-/// The digests of a session's state tensors, from the engine's memory as it is now.
+/// The digests of the tensors of the state that a session holds, from the engine's memory as it is now.
 ///
 /// # Errors
 /// If the engine cannot read the state.
 pub fn state_digests(session: &mut Session) -> Result<Vec<Digest>, EngineError> {
-    let state = session.program().state();
     if let Some(roots) = session.state_roots()? {
-        return Ok(of_roots(&state, &roots));
+        return Ok(of_roots(&session.held(), &roots));
     }
-    let mut digests = Vec::with_capacity(state.len());
-    session.visit_state(|i, bytes| digests.push(tensor::digest(&state[i].ty(), bytes)))?;
+    let table = session.program().state();
+    let mut digests = Vec::with_capacity(table.len());
+    session.visit_state(|place, bytes| digests.push(tensor::digest(&table[place].ty(), bytes)))?;
     Ok(digests)
 }
 

@@ -28,7 +28,7 @@ pub enum MessageKind {
     Peers = 2,
     /// Rank 0: the run's identity and job.
     Welcome = 3,
-    /// Rank 0: a tensor of the state to begin with.
+    /// Rank 0: a tensor of the state to begin with. To rank 0: a slot that it asked for.
     State = 4,
     /// To rank 0: the sender's run, program and state after the welcome.
     Ready = 5,
@@ -36,7 +36,7 @@ pub enum MessageKind {
     Step = 6,
     /// Rank 0: the receiver's micro-batches.
     Batch = 7,
-    /// All to all: gradients.
+    /// All to all: gradients, and new parameters if the optimizer's slots are divided.
     Gradient = 8,
     /// To rank 0: the results of the sender's share of the step.
     Share = 9,

@@ -4,25 +4,32 @@ use std::time::Instant;
 
 use super::collective::{Collective, MessageKind};
 use super::plan::ShardPlan;
-use super::protocol::{END, NO_CHECK, READY_BYTES, step_message, tell_waiting};
+use super::protocol::{END, NO_CHECK, READY_BYTES, SLOT, step_message, tell_waiting};
 use super::reduce::Adder;
-use super::share::{Contents, SIGN_OF_LIFE, Share, Work, compute, merge};
+use super::share::{Contents, Division, SIGN_OF_LIFE, Share, Work, compute, merge};
+use super::slots::SlotPlan;
 use crate::error::TrainError;
 use crate::error::{Difference, RankError};
-use tiebreak_contract::program::step::MicroBatch;
+use tiebreak_contract::program::step::{MicroBatch, StateTensor};
 use tiebreak_engine::session::{Session, StepScalars};
 use tiebreak_job::{Granularity, Job};
+use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::codec::{Decoder, Encoder};
 use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::state::state_digest;
+use tiebreak_record::commit::tensor;
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::step::CommittedStep;
+use tiebreak_run::step::{CommittedStep, noted_digests};
 
 /// Rank 0 of a run.
 pub struct Lead<'a> {
     pub(crate) collective: &'a mut dyn Collective,
-    plan: ShardPlan,
+    division: Division,
     contents: Contents,
     adder: Option<Adder>,
+    /// The tensors of the state, and their digests: of the present state, once a run has begun.
+    table: Vec<StateTensor>,
+    digests: Vec<Digest>,
     /// The interval, in steps, at which ranks check each other's gradients.
     cross_check: Option<u32>,
     /// The time of the last message to the others, while they wait for this rank.
@@ -50,9 +57,29 @@ impl<'a> Lead<'a> {
     /// # Errors
     /// If the run's steps cannot be divided among so many ranks.
     pub fn new(run: &Run, collective: &'a mut dyn Collective) -> Result<Lead<'a>, RankError> {
-        let plan = ShardPlan::new(run.program(), collective.ranks())?;
-        let (contents, told) = (Contents::of(run), Instant::now());
-        Ok(Lead { collective, plan, contents, adder: None, cross_check: None, told, asked: false })
+        let division = Division::new(run.program(), collective.ranks(), false)?;
+        Ok(Lead {
+            collective,
+            division,
+            contents: Contents::of(run),
+            adder: None,
+            table: run.program().state(),
+            digests: Vec::new(),
+            cross_check: None,
+            told: Instant::now(),
+            asked: false,
+        })
+    }
+
+    /// Each rank holds and updates a share of the optimizer's slots alone.
+    ///
+    /// # Errors
+    /// As [`SlotPlan::new`].
+    pub fn dividing_slots(self, run: &Run) -> Result<Lead<'a>, RankError> {
+        let slots = SlotPlan::new(run.program(), self.division.plan.ranks())?;
+        let contents = self.contents.divided(&self.division.plan, &slots);
+        let division = Division { slots: Some(slots), ..self.division };
+        Ok(Lead { contents, division, ..self })
     }
 
     /// Every `steps` steps each rank also computes one micro-batch of the next rank, in turn, and the gradients must be equal.
@@ -61,7 +88,7 @@ impl<'a> Lead<'a> {
     /// As [`can_cross_check`].
     pub fn cross_checking(self, run: &Run, steps: u32) -> Result<Lead<'a>, RankError> {
         can_cross_check(run.job())?;
-        Ok(Lead { cross_check: Some(steps).filter(|_| self.plan.ranks() > 1), ..self })
+        Ok(Lead { cross_check: Some(steps).filter(|_| self.division.plan.ranks() > 1), ..self })
     }
 
     fn others(&self) -> std::ops::Range<u32> {
@@ -72,26 +99,35 @@ impl<'a> Lead<'a> {
         self.others().try_for_each(|rank| self.collective.send(rank, kind, bytes))
     }
 
-    /// Brings every rank to the session's state, whose digest is `state`.
-    pub(crate) fn begin(
-        &mut self,
-        run: &Run,
-        session: &mut Session,
-        state: Digest,
-    ) -> Result<(), TrainError> {
+    /// Tells every rank the run. The state comes next, by [`Lead::loading`].
+    pub(crate) fn welcome(&mut self, run: &Run, session: &mut Session) -> Result<(), TrainError> {
         let mut e = Encoder::default();
         e.bytes(run.file.text().as_bytes()).bytes(run.job_text.as_bytes());
         // No program is empty, so zero bytes mean that there is no file.
         e.bytes(run.program_file.as_deref().unwrap_or_default());
+        e.u32(self.division.slots.is_some().into());
         self.tell(MessageKind::Welcome, &e.0)?;
-        let mut sent = Ok(());
-        session.visit_state(|_, bytes| {
-            if sent.is_ok() {
-                sent = self.tell(MessageKind::State, bytes);
-            }
-        })?;
-        sent?;
-        self.adder = Some(Adder::new(session, &self.plan, 0)?);
+        if let Some(slots) = &self.division.slots {
+            session.hold(slots.share(0).clone())?;
+        }
+        Ok(())
+    }
+
+    /// Passes a tensor of the state on to the ranks that hold it.
+    pub(crate) fn loading(&mut self, place: usize, bytes: &[u8]) -> Result<(), TrainError> {
+        let Some(rank) = self.division.holder(place) else { return self.tell(MessageKind::State, bytes) };
+        self.digests.push(tensor::digest(&self.table[place].ty(), bytes));
+        match rank {
+            0 => Ok(()),
+            _ => self.collective.send(rank, MessageKind::State, bytes),
+        }
+    }
+
+    /// Begins when all ranks have the state that was passed on. Returns its tensors' digests.
+    pub(crate) fn begin(&mut self, run: &Run, session: &mut Session) -> Result<Vec<Digest>, TrainError> {
+        let (own, divided) = (noted_digests(session)?, std::mem::take(&mut self.digests));
+        self.digests = [&own[..self.table.len() - divided.len()], &divided].concat();
+        self.adder = Some(Adder::new(session, &self.division.plan, 0)?);
         for rank in self.others() {
             let ready = self.collective.receive(rank, MessageKind::Ready, READY_BYTES)?;
             let mut d = Decoder::new("ready", &ready);
@@ -102,12 +138,51 @@ impl<'a> Lead<'a> {
                     format!("run {} and program {}", id.not(&run.id), program.not(&run.file.program));
                 return Err(RankError::OtherProgram { rank, differs }.into());
             }
+            let state = match &self.division.slots {
+                None => state_digest(&self.table, &self.digests),
+                Some(slots) => {
+                    let (table, digests) = slots.held(rank, &self.digests);
+                    state_digest(&table, &digests)
+                }
+            };
             if begun != state {
                 let step = 0;
                 return Err(RankError::Diverged { step, ranks: vec![rank], outvoted: false }.into());
             }
         }
-        self.collective.connect(session.engine_mut())
+        self.collective.connect(session.engine_mut())?;
+        Ok(self.digests.clone())
+    }
+
+    /// Passes the tensors of the whole state to `show`, in order. Slots of other ranks come from there.
+    pub(crate) fn visit_state(
+        &mut self,
+        session: &mut Session,
+        show: &mut dyn FnMut(&[u8]),
+    ) -> Result<(), TrainError> {
+        for place in 0..self.table.len() {
+            match self.division.holder(place).filter(|&rank| rank != 0) {
+                None => session.read_at(place, show)?,
+                Some(rank) => show(&self.slot(rank, place)?),
+            }
+            self.still_here()?;
+        }
+        Ok(())
+    }
+
+    /// A slot that another rank has: the one whose digest it told.
+    fn slot(&mut self, rank: u32, place: usize) -> Result<Vec<u8>, TrainError> {
+        let ty = self.table[place].ty();
+        self.collective.send(rank, MessageKind::Step, &step_message(SLOT, place as u32))?;
+        let bytes = self.collective.receive(rank, MessageKind::State, ty.bytes() as u64)?;
+        let why = match bytes.len() == ty.bytes() {
+            false => format!("{} has {} bytes, not {}", self.table[place].name, bytes.len(), ty.bytes()),
+            true => match tensor::digest(&ty, &bytes) == self.digests[place] {
+                true => return Ok(bytes),
+                false => format!("{} is not the tensor whose digest it told", self.table[place].name),
+            },
+        };
+        Err(RankError::Malformed { rank, source: Malformed::invalid("slot", why) }.into())
     }
 
     /// True if another rank was asked to stop before it sent its share of the last step.
@@ -124,17 +199,18 @@ impl<'a> Lead<'a> {
         batch: &[MicroBatch],
         finite: bool,
     ) -> Result<CommittedStep, TrainError> {
+        let plan = &self.division.plan;
         let own = |rank| {
-            let micro_batches = self.plan.micro_batches(rank);
+            let micro_batches = plan.micro_batches(rank);
             &batch[micro_batches.start as usize..micro_batches.end as usize]
         };
         let turn = self.cross_check.filter(|every| scalars.step.is_multiple_of(*every));
         let turn = turn.map(|every| scalars.step / every);
         let check = |rank| {
-            let index = turn.map(|turn| self.plan.checked_by(rank, turn));
+            let index = turn.map(|turn| plan.checked_by(rank, turn));
             index.map(|index| (index, &batch[index as usize]))
         };
-        for rank in self.others() {
+        for rank in 1..plan.ranks() {
             let check = check(rank);
             let index = check.map_or(NO_CHECK, |(index, _)| index);
             self.collective.send(rank, MessageKind::Step, &step_message(scalars.step, index))?;
@@ -145,24 +221,25 @@ impl<'a> Lead<'a> {
         let searched = finite.then_some(batch);
         let work = Work { scalars, batches: own(0), check: check(0), searched, asked: false };
         let adder = self.adder.as_ref().expect("a run begins before its first step");
-        let mut computed = compute(run, session, self.collective, &self.plan, adder, &work)?;
+        let mut computed = compute(run, session, self.collective, &self.division, adder, &work)?;
         let mut others = Vec::new();
-        for rank in self.others() {
-            let most = self.contents.bytes_max(&self.plan, rank);
+        for rank in 1..plan.ranks() {
+            let most = self.contents.bytes_max(plan, rank);
             let bytes = self.collective.receive(rank, MessageKind::Share, most)?;
-            let share = Share::decode(&self.contents, &self.plan, rank, &bytes);
+            let share = Share::decode(&self.contents, plan, rank, &bytes);
             others.push(share.map_err(|source| RankError::Malformed { rank, source })?);
         }
         let shares: Vec<&Share> =
             [&computed.share].into_iter().chain(others.iter().map(|(share, _)| share)).collect();
         agree(scalars.step, &shares)?;
         if let Some(turn) = turn {
-            agree_on_gradients(&self.plan, scalars.step, turn, &shares)?;
+            agree_on_gradients(plan, scalars.step, turn, &shares)?;
         }
         self.asked = shares.iter().any(|share| share.asked);
         let not_finite = computed.not_finite.take();
         let done =
-            merge(&self.contents, &self.plan, computed, others).commit(&run.computation, scalars, batch);
+            merge(&self.contents, &self.division, computed, others).commit(&run.computation, scalars, batch);
+        self.digests.clone_from(&done.state);
         Ok(CommittedStep { not_finite, ..done })
     }
 

@@ -2,7 +2,7 @@
 //! process. Derivation, costs and trust: `docs/DATA-PARALLEL.md`.
 //!
 //! [`plan`] divides a step. [`collective`] defines the network; [`tcp`] is one, `nccl` and `mpi` are others. `reduce` adds gradients over
-//! the network by the contract's tree. [`share`] is a rank's part of a step, [`lead`] rank 0 and [`worker`] every other rank.
+//! the network by the contract's tree. [`slots`] divides the optimizer's state. [`share`] is a rank's part of a step, [`lead`] rank 0 and [`worker`] every other rank.
 
 pub mod collective;
 pub mod lead;
@@ -15,6 +15,7 @@ pub mod plan;
 mod protocol;
 mod reduce;
 pub mod share;
+pub mod slots;
 pub mod tcp;
 pub mod worker;
 

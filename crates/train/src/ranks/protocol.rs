@@ -7,6 +7,8 @@ use crate::error::TrainError;
 pub(super) const END: u32 = 0;
 /// The step number that means "wait": rank 0 is alive, and the next step comes later.
 pub(super) const WAIT: u32 = u32::MAX;
+/// The step number that asks for a slot: its place in the state is where a step has the micro-batch to check.
+pub(super) const SLOT: u32 = u32::MAX - 1;
 /// The micro-batch number that means "no check".
 pub(super) const NO_CHECK: u32 = u32::MAX;
 /// Bytes of [`collective::MessageKind::Ready`]: run, program and state.
@@ -15,7 +17,7 @@ pub(super) const READY_BYTES: u64 = 96;
 pub(super) const REASON_MAX: usize = 1000;
 
 /// The bytes of [`super::collective::MessageKind::Step`]: the step, and the micro-batch of another rank that the receiver is to
-/// compute too.
+/// compute too, or the place of a slot.
 pub(super) fn step_message(step: u32, check: u32) -> [u8; 8] {
     let [step, check] = [step, check].map(u64::from);
     (step | check << 32).to_le_bytes()

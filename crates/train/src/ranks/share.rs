@@ -7,16 +7,19 @@ use super::collective::Collective;
 use super::plan::ShardPlan;
 use super::protocol::tell_waiting;
 use super::reduce::{self, Adder};
-use crate::error::TrainError;
+use super::slots::{SlotPlan, gather};
+use crate::error::{RankError, TrainError};
 use tiebreak_contract::arith::tree::Operation;
 use tiebreak_contract::program::graph::{Graph, TensorType};
 use tiebreak_contract::program::logged::traced;
-use tiebreak_contract::program::step::MicroBatch;
-use tiebreak_engine::session::{Session, StepOutcome, StepScalars, Unobserved};
+use tiebreak_contract::program::step::{MicroBatch, Program};
+use tiebreak_engine::EngineError;
+use tiebreak_engine::session::{Gradients, Session, StepOutcome, StepScalars, Unobserved};
 use tiebreak_job::Granularity;
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::codec::{Decoder, Encoder};
 use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::state::state_digest;
 use tiebreak_record::commit::tensor::{Hash, tile_count};
 use tiebreak_record::commit::trace::{Trace, TracedNode};
 use tiebreak_record::rounding::codec;
@@ -41,6 +44,8 @@ pub struct Contents {
     hashing: bool,
     /// The elements of each logged product.
     products: Vec<u64>,
+    /// For each rank, if the optimizer's slots are divided: the number of its slots, and its outputs of the update.
+    updates: Vec<(usize, Vec<TensorType>)>,
 }
 
 impl Contents {
@@ -57,7 +62,20 @@ impl Contents {
             addition: types(&run.program().accumulate),
             hashing,
             products: run.program().micro.logged.iter().map(|product| product.elements() as u64).collect(),
+            updates: Vec::new(),
         }
+    }
+
+    /// The contents where the optimizer's slots are divided.
+    pub fn divided(self, plan: &ShardPlan, slots: &SlotPlan) -> Contents {
+        let traced = |rank| if self.hashing { slots.traced(rank) } else { Vec::new() };
+        let update = |rank| (slots.slots_of(rank).count(), traced(rank));
+        Contents { updates: (0..plan.ranks()).map(update).collect(), ..self }
+    }
+
+    /// The number of a rank's slots, and its outputs of the update: none where every rank updates all.
+    fn update(&self, rank: u32) -> (usize, &[TensorType]) {
+        self.updates.get(rank as usize).map_or((0, &[]), |(slots, types)| (*slots, types))
     }
 
     fn traced(&self, operation: Operation) -> &[TensorType] {
@@ -79,18 +97,22 @@ impl Contents {
 
     /// The most bytes of a rank's share.
     pub fn bytes_max(&self, plan: &ShardPlan, rank: u32) -> u64 {
-        let nodes = plan.local(rank).flat_map(|operation| self.traced(operation));
+        let (slots, update) = self.update(rank);
+        let nodes = plan.local(rank).flat_map(|operation| self.traced(operation)).chain(update);
         let nodes: u64 = nodes.map(TracedNode::bytes).sum();
         let parts: u64 = self.parts(plan, rank).map(|n| n.saturating_mul(DECISION_BYTES) + 64).sum();
-        128 + 32 * (plan.micro_batches(rank).len() + self.tiles(plan, rank)) as u64 + nodes + parts
+        let digests = plan.micro_batches(rank).len() + self.tiles(plan, rank) + slots;
+        128 + 32 * digests as u64 + nodes + parts
     }
 }
 
 /// A rank's report on a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Share {
-    /// The state after the step.
+    /// The state after the step, as far as every rank has it.
     pub state: Digest,
+    /// The digests of the slots that this rank alone has, in order.
+    pub slots: Vec<Digest>,
     /// Loss, clip factor and norm.
     pub outcome: StepOutcome,
     /// The gradient roots of the rank's micro-batches.
@@ -99,6 +121,8 @@ pub struct Share {
     nodes: Vec<TracedNode>,
     /// The BLAKE3 tree value of each tile of the rank's shard, for every shared addition.
     tiles: Vec<Hash>,
+    /// The traced outputs of the update that this rank alone reports.
+    update: Vec<TracedNode>,
     /// The log's parts of the rank's micro-batches.
     parts: Vec<Vec<u8>>,
     /// The gradient root of another rank's micro-batch, if this rank had to check one.
@@ -112,11 +136,12 @@ impl Share {
     pub fn encode(&self) -> Vec<u8> {
         let mut e = Encoder::default();
         e.digest(&self.state).u32(self.outcome.loss).u32(self.outcome.clip).u32(self.outcome.norm);
-        self.micro_batches.iter().for_each(|root| {
+        self.micro_batches.iter().chain(&self.slots).for_each(|root| {
             e.digest(root);
         });
         self.nodes.iter().for_each(|node| node.encode(&mut e));
         self.tiles.iter().for_each(|value| e.0.extend(value));
+        self.update.iter().for_each(|node| node.encode(&mut e));
         self.parts.iter().for_each(|part| {
             e.bytes(part);
         });
@@ -125,7 +150,7 @@ impl Share {
         e.0
     }
 
-    /// Decodes a rank's share. The share must have as many roots, nodes, tiles and parts as the plan gives it. Nodes' tiles must
+    /// Decodes a rank's share. The share must have as many digests, nodes, tiles and parts as the plan gives it. Nodes' tiles must
     /// give their digests, and parts must be logs of their products. Also returns the counts of the parts.
     ///
     /// # Errors
@@ -141,10 +166,13 @@ impl Share {
         let outcome = StepOutcome { loss: d.u32()?, clip: d.u32()?, norm: d.u32()? };
         let roots = if contents.roots { plan.micro_batches(rank).len() } else { 0 };
         let micro_batches = (0..roots).map(|_| d.digest()).collect::<Result<_, _>>()?;
+        let (slots, update) = contents.update(rank);
+        let slots = (0..slots).map(|_| d.digest()).collect::<Result<_, _>>()?;
         let types = plan.local(rank).flat_map(|operation| contents.traced(operation));
         let nodes = types.map(|ty| TracedNode::decode(&mut d, ty)).collect::<Result<_, _>>()?;
         let tiles = contents.tiles(plan, rank);
         let tiles = (0..tiles).map(|_| Ok(d.digest()?.0)).collect::<Result<_, Malformed>>()?;
+        let update = update.iter().map(|ty| TracedNode::decode(&mut d, ty)).collect::<Result<_, _>>()?;
         let (mut parts, mut logged) = (Vec::new(), Logged::default());
         for elements in contents.parts(plan, rank) {
             let most = elements.saturating_mul(DECISION_BYTES).try_into().unwrap_or(usize::MAX);
@@ -165,7 +193,9 @@ impl Share {
             }
         };
         d.finish()?;
-        Ok((Share { state, outcome, micro_batches, nodes, tiles, parts, checked, asked }, logged))
+        let share =
+            Share { state, slots, outcome, micro_batches, nodes, tiles, update, parts, checked, asked };
+        Ok((share, logged))
     }
 }
 
@@ -186,12 +216,32 @@ pub(super) struct Work<'a> {
 pub(super) struct Computed {
     pub share: Share,
     pub logged: Logged,
-    /// The state's tensor digests.
+    /// The digests of the state's tensors that this rank has.
     pub state: Vec<Digest>,
-    /// The traced outputs of the update, on rank 0.
-    pub update: Vec<TracedNode>,
     /// The first value that is not finite, if it was searched and the loss is not.
     pub not_finite: Option<NotFinite>,
+}
+
+/// The division of a step's work and of the state.
+pub(super) struct Division {
+    pub plan: ShardPlan,
+    /// The division of the optimizer's slots; `None` = every rank has all.
+    pub slots: Option<SlotPlan>,
+}
+
+impl Division {
+    /// # Errors
+    /// If the steps of `program` cannot be divided so.
+    pub fn new(program: &Program, ranks: u32, divides_slots: bool) -> Result<Division, RankError> {
+        let plan = ShardPlan::new(program, ranks)?;
+        let slots = divides_slots.then(|| SlotPlan::new(program, ranks)).transpose()?;
+        Ok(Division { plan, slots })
+    }
+
+    /// The rank that alone has a tensor of the state, if not every rank has it.
+    pub fn holder(&self, place: usize) -> Option<u32> {
+        self.slots.as_ref().and_then(|slots| slots.holder(place))
+    }
 }
 
 /// Runs a rank's part of a step on the session's state: its micro-batches, its shard of the sums, and the update.
@@ -199,10 +249,11 @@ pub(super) fn compute(
     run: &Run,
     session: &mut Session,
     collective: &mut dyn Collective,
-    plan: &ShardPlan,
+    division: &Division,
     adder: &Adder,
     work: &Work,
 ) -> Result<Computed, TrainError> {
+    let Division { plan, slots } = division;
     let &Work { scalars, batches, check, searched, asked } = work;
     let rank = collective.rank();
     let granularity = run.job().commit.granularity;
@@ -243,11 +294,11 @@ pub(super) fn compute(
             })?
         }
     };
-    // Every rank updates, and one trace of the update is enough.
-    let outcome = match rank {
-        0 => session.update(scalars, &total, &mut tracer)?,
-        _ => session.update(scalars, &total, &mut Unobserved)?,
-    };
+    let outcome = update(session, (scalars, &total), &mut tracer, rank, slots.as_ref())?;
+    drop(total);
+    if let Some(slots) = slots {
+        gather(session, collective, slots)?;
+    }
     let update = tracer.nodes;
     let (mut parts, logged) = recorder.map(Recorder::finish_parts).unwrap_or_default();
     let products = run.program().micro.logged.len();
@@ -255,19 +306,48 @@ pub(super) fn compute(
     parts.truncate(own.end as usize * products);
     let parts = parts.split_off(own.start as usize * products);
     let state = noted_digests(session)?;
-    let root = state_root(run.program(), &state);
-    let share = Share { state: root, outcome, micro_batches, nodes, tiles, parts, checked, asked };
-    Ok(Computed { share, logged, state, update, not_finite })
+    let (root, slots) = reported(run, &state, slots.as_ref());
+    let share =
+        Share { state: root, slots, outcome, micro_batches, nodes, tiles, update, parts, checked, asked };
+    Ok(Computed { share, logged, state, not_finite })
 }
 
-/// Merges the shares of all ranks, in order, with rank 0's state and update into the step.
+/// The digest of the state as far as every rank has it, and those of the slots that this rank alone has.
+fn reported(run: &Run, state: &[Digest], slots: Option<&SlotPlan>) -> (Digest, Vec<Digest>) {
+    let Some(slots) = slots else { return (state_root(run.program(), state), Vec::new()) };
+    let (common, own) = state.split_at(slots.common().len());
+    (state_digest(slots.common(), common), own.to_vec())
+}
+
+/// Updates what is this rank's to update. `tracer` gets the outputs that this rank reports.
+fn update(
+    session: &mut Session,
+    (scalars, total): (StepScalars, &Gradients),
+    tracer: &mut Tracer,
+    rank: u32,
+    slots: Option<&SlotPlan>,
+) -> Result<StepOutcome, EngineError> {
+    let Some(slots) = slots else {
+        // Every rank updates all, and one trace of the update is enough.
+        return match rank {
+            0 => session.update(scalars, total, tracer),
+            _ => session.update(scalars, total, &mut Unobserved),
+        };
+    };
+    let outcome = session.update(scalars, total, tracer)?;
+    let mut reported = slots.traces(rank);
+    tracer.nodes.retain(|_| reported.next().expect("a trace has a rank's own nodes"));
+    Ok(outcome)
+}
+
+/// Merges the shares of all ranks, in order, with rank 0's part of the state into the step.
 pub(super) fn merge(
     contents: &Contents,
-    plan: &ShardPlan,
+    division: &Division,
     own: Computed,
     others: Vec<(Share, Logged)>,
 ) -> Parts {
-    let Computed { share, logged, state, update, not_finite: _ } = own;
+    let Computed { share, logged, state, not_finite: _ } = own;
     let outcome = share.outcome;
     let (mut shares, logged): (Vec<Share>, Vec<Logged>) = [(share, logged)].into_iter().chain(others).unzip();
     let micro_batches = shares.iter().flat_map(|share| &share.micro_batches).copied().collect();
@@ -282,19 +362,23 @@ pub(super) fn merge(
         }
         (Log::new(&parts), whole)
     });
-    let trace = contents.hashing.then(|| Trace { nodes: trace(contents, plan, shares, update) });
+    let state = match &division.slots {
+        None => state,
+        Some(slots) => slots.whole(&state, shares.iter().map(|share| share.slots.as_slice())),
+    };
+    let trace = contents.hashing.then(|| Trace { nodes: trace(contents, division, shares) });
     Parts { outcome, state, micro_batches, trace, log }
 }
 
 /// The nodes of the step's trace in execution order.
-fn trace(
-    contents: &Contents,
-    plan: &ShardPlan,
-    shares: Vec<Share>,
-    update: Vec<TracedNode>,
-) -> Vec<TracedNode> {
-    let (mut nodes, tiles): (Vec<_>, Vec<_>) =
-        shares.into_iter().map(|share| (share.nodes.into_iter(), share.tiles)).unzip();
+fn trace(contents: &Contents, division: &Division, shares: Vec<Share>) -> Vec<TracedNode> {
+    let Division { plan, slots } = division;
+    let (mut nodes, mut updates, mut tiles) = (Vec::new(), Vec::new(), Vec::new());
+    for share in shares {
+        nodes.push(share.nodes.into_iter());
+        updates.push(share.update.into_iter());
+        tiles.push(share.tiles);
+    }
     let mut whole = Vec::new();
     let mut shared = 0;
     for &(operation, by) in plan.operations() {
@@ -315,6 +399,11 @@ fn trace(
         }));
         shared += 1;
     }
-    whole.extend(update);
+    match slots {
+        None => whole.extend(updates.swap_remove(0)),
+        Some(slots) => whole.extend(slots.tracers().iter().map(|&rank| {
+            updates[rank as usize].next().expect("a rank reports each node that it is to report")
+        })),
+    }
     whole
 }

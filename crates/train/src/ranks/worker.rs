@@ -4,10 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::collective::{Collective, MessageKind};
-use super::plan::ShardPlan;
-use super::protocol::{END, NO_CHECK, WAIT};
+use super::protocol::{END, NO_CHECK, SLOT, WAIT};
 use super::reduce::Adder;
-use super::share::{Work, compute};
+use super::share::{Division, Work, compute};
 use crate::error::RankError;
 use crate::error::TrainError;
 use tiebreak_contract::program::encoding::PROGRAM_MAX;
@@ -17,20 +16,21 @@ use tiebreak_engine::{Engine, EngineError};
 use tiebreak_job::JOB_MAX;
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::codec::{Decoder, Encoder};
+use tiebreak_record::commit::state::state_digest;
 use tiebreak_run::run::dir::{RUN_JSON_MAX, Run};
 use tiebreak_run::run::paths::RunPaths;
-use tiebreak_run::step::{StepError, scalars, state_digests, state_root};
+use tiebreak_run::step::{StepError, scalars, state_digests};
 
 /// Bytes of [`super::protocol::step_message`].
 const STEP_BYTES: usize = 8;
 
 /// Somebody on this rank's machine who sees the states between its steps, as the agent of the rank's chip does.
 pub trait Watch {
-    /// The run is known, and no state yet.
+    /// The run is known, and no state yet. `divided`: true if ranks hold shares of the state.
     ///
     /// # Errors
     /// If this rank cannot be watched; it stops then.
-    fn began(&mut self, run: &Run) -> Result<(), TrainError>;
+    fn began(&mut self, run: &Run, divided: bool) -> Result<(), TrainError>;
 
     /// The state after a step. Rank 0 may not have written the step's record yet.
     ///
@@ -41,7 +41,7 @@ pub trait Watch {
 
 /// Nobody watches.
 impl Watch for () {
-    fn began(&mut self, _: &Run) -> Result<(), TrainError> {
+    fn began(&mut self, _: &Run, _: bool) -> Result<(), TrainError> {
         Ok(())
     }
 
@@ -62,29 +62,25 @@ pub fn work(
     watch: &mut dyn Watch,
 ) -> Result<(), TrainError> {
     let malformed = |source: Malformed| RankError::Malformed { rank: 0, source };
-    let welcome = collective.receive(0, MessageKind::Welcome, RUN_JSON_MAX + JOB_MAX + PROGRAM_MAX + 12)?;
-    let mut d = Decoder::new("welcome", &welcome);
-    let mut texts = || {
-        let json = d.text(RUN_JSON_MAX as usize)?;
-        Ok((json, d.text(JOB_MAX as usize)?, d.bytes(PROGRAM_MAX as usize)?))
-    };
-    let (json, job, program_file) = texts().map_err(malformed)?;
-    // The folder only names the texts in errors: nothing is opened there.
-    let layout = RunPaths { root: PathBuf::from("run of rank 0") };
-    let program_file = (!program_file.is_empty()).then(|| program_file.to_vec());
-    let run = Run::from_texts(layout, json, job, program_file)?;
-    watch.began(&run)?;
-    let plan = ShardPlan::new(run.program(), collective.ranks())?;
+    let (run, divided) = welcomed(collective)?;
+    watch.began(&run, divided)?;
+    let division = Division::new(run.program(), collective.ranks(), divided)?;
     let program = Arc::new(run.program().clone());
     let mut session = match run.job().rounding {
         Some(_) => Session::native(engine, program)?,
         None => Session::new(engine, program)?,
     };
     let rank = collective.rank();
-    let adder = Adder::new(&mut session, &plan, rank)?;
+    if let Some(slots) = &division.slots {
+        session.hold(slots.share(rank).clone())?;
+    }
+    let adder = Adder::new(&mut session, &division.plan, rank)?;
     let table = run.program().state();
-    session.try_load_each(|i| exactly(collective, MessageKind::State, table[i].ty().bytes()))?;
-    let state = state_root(run.program(), &state_digests(&mut session)?);
+    session.try_load_each(|place| match division.holder(place) {
+        Some(other) if other != rank => Ok(Vec::new()),
+        _ => exactly(collective, MessageKind::State, table[place].ty().bytes()),
+    })?;
+    let state = state_digest(&session.held(), &state_digests(&mut session)?);
     let mut e = Encoder::default();
     e.digest(&run.id).digest(&run.file.program).digest(&state);
     collective.send(0, MessageKind::Ready, &e.0)?;
@@ -96,6 +92,10 @@ pub fn work(
         match step {
             END => return Ok(()),
             WAIT => continue,
+            SLOT => {
+                send_slot(&mut session, collective, &division, check)?;
+                continue;
+            }
             _ => {}
         }
         let check = Some(check).filter(|check| *check != NO_CHECK);
@@ -107,7 +107,7 @@ pub fn work(
             );
             return Err(malformed(Malformed::invalid("step", why)).into());
         }
-        let own = plan.micro_batches(rank).len();
+        let own = division.plan.micro_batches(rank).len();
         let batches = receive_batches(collective, run.program(), own + usize::from(check.is_some()))?;
         let check = check.map(|index| (index, &batches[own]));
         let work = Work {
@@ -117,10 +117,44 @@ pub fn work(
             searched: None,
             asked: asked(),
         };
-        let computed = compute(&run, &mut session, collective, &plan, &adder, &work)?;
+        let computed = compute(&run, &mut session, collective, &division, &adder, &work)?;
         collective.send(0, MessageKind::Share, &computed.share.encode())?;
         watch.state(step, &mut session)?;
     }
+}
+
+/// The run that rank 0 trains; true if ranks hold shares of the state.
+fn welcomed(collective: &mut dyn Collective) -> Result<(Run, bool), TrainError> {
+    let malformed = |source: Malformed| RankError::Malformed { rank: 0, source };
+    let welcome = collective.receive(0, MessageKind::Welcome, RUN_JSON_MAX + JOB_MAX + PROGRAM_MAX + 16)?;
+    let mut d = Decoder::new("welcome", &welcome);
+    let mut texts = || {
+        let json = d.text(RUN_JSON_MAX as usize)?;
+        Ok((json, d.text(JOB_MAX as usize)?, d.bytes(PROGRAM_MAX as usize)?, d.u32()? != 0))
+    };
+    let (json, job, program_file, divided) = texts().map_err(malformed)?;
+    // The folder only names the texts in errors: nothing is opened there.
+    let layout = RunPaths { root: PathBuf::from("run of rank 0") };
+    let program_file = (!program_file.is_empty()).then(|| program_file.to_vec());
+    let run = Run::from_texts(layout, json, job, program_file)?;
+    Ok((run, divided))
+}
+
+/// Sends rank 0 the slot at a place of the state, for a checkpoint.
+fn send_slot(
+    session: &mut Session,
+    collective: &mut dyn Collective,
+    division: &Division,
+    place: u32,
+) -> Result<(), TrainError> {
+    let place = place as usize;
+    if place >= session.program().state().len() || division.holder(place) != Some(collective.rank()) {
+        let source = Malformed::invalid("step", "it asks for a slot that this rank does not hold");
+        return Err(RankError::Malformed { rank: 0, source }.into());
+    }
+    let mut sent = Ok(());
+    session.read_at(place, &mut |bytes| sent = collective.send(0, MessageKind::State, bytes))?;
+    sent
 }
 
 /// A message from rank 0 with exactly `len` bytes.

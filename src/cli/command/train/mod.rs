@@ -2,6 +2,7 @@
 
 mod agent;
 pub mod bar;
+mod memory;
 pub mod recording;
 mod stopped;
 mod workers;
@@ -16,8 +17,6 @@ use serde_json::json;
 
 use crate::cli::args::around::{AroundArgs, Ways};
 use crate::cli::args::device_check;
-#[cfg(feature = "gpu")]
-use crate::cli::args::device_memory;
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
@@ -33,8 +32,8 @@ use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text
 use crate::cli::view::traces::Traces;
 use agent::{AgentArgs, Watched, WatchedRank};
 use bar::{Bar, Evaluating};
+use memory::{check_memory, rank_bytes};
 use stopped::Asked;
-use tiebreak_audit::plan;
 use tiebreak_engine::{Engine, EngineError};
 use tiebreak_job::Job;
 use tiebreak_job::initial::InitialOrigin;
@@ -48,6 +47,7 @@ use tiebreak_run::run::{Folder, JobFiles, read_job, read_program, shell};
 use tiebreak_train::ranks::collective::Collective;
 use tiebreak_train::ranks::lead::{Lead, can_cross_check};
 use tiebreak_train::ranks::plan::{ShardPlan, divides};
+use tiebreak_train::ranks::slots::SlotPlan;
 use tiebreak_train::ranks::tcp::{RankPlace, Tcp};
 use tiebreak_train::ranks::{report, worker};
 use tiebreak_train::{Beginning, Prepared, Progress, TrainError, disk_needed, train, train_over};
@@ -168,13 +168,15 @@ fn worked(printer: Printer, args: Args, traces: &Traces) -> CommandResult {
             run
         }
     };
-    check_memory(&run, &args)?;
+    let slots = args.ranks.slots(run.program(), &role)?;
+    check_memory(&run, (&args.engine, &args.around, &args.limits), slots.as_ref())?;
     // From here on training stops by itself, with a checkpoint.
     drop(watch);
     let mut host = Host::new(&role, &mut meeting, (&args.engine, &args.around), &args.limits, &args.agent)?;
     let joined = host.as_mut().map(|host| host.wait(printer)).transpose()?;
     let mut ranks = joined.map(|tcp| network(tcp, meeting)).transpose()?;
-    announce(printer, &run, (engine.as_ref(), args.around.ways(&args.engine)), ranks.as_deref())?;
+    let ways = args.around.ways(&args.engine);
+    announce(printer, &run, (engine.as_ref(), ways), (ranks.as_deref(), slots.as_ref()))?;
     let mut bar = bar(printer, &run, &engine.describe(), (exposed.as_ref(), traces))?;
     bar.stops = (args.stop_on_nan, Some(Asked::listen(printer, &args.limits, start)));
     let mut watched = Watched::new(printer, &mut bar, asked, &run)?;
@@ -256,25 +258,6 @@ fn job_of(args: &Args, begun: Option<&Run>) -> Result<Job, Failure> {
             Err(Failure::new(Exit::Usage, "neither a job file nor --resume is given").help(help))
         }
     }
-}
-
-/// Refuses training that needs more memory than there is, here or on the GPU.
-fn check_memory(run: &Run, args: &Args) -> Result<(), Failure> {
-    let needed = |ways: Ways| host_memory(run, &args.engine, ways);
-    args.around.check_memory(&args.engine, &args.limits, "training", run, &needed)?;
-    #[cfg(feature = "gpu")]
-    device_memory::check(run.job(), run.program(), &args.engine, args.around.recompute.is_asked)?;
-    Ok(())
-}
-
-/// The memory that training takes on this side of an engine: a GPU has the tensors of a step.
-fn host_memory(run: &Run, engine: &EngineArgs, ways: Ways) -> u64 {
-    // A state passes tensor by tensor, and waits for a device in two buffers.
-    let step = match engine.is_on_host() {
-        true => ways.step_bytes(run.program(), false),
-        false => run.tensor_memory(),
-    };
-    plan::memory_with(run, step)
 }
 
 /// Says that a run is at its end.
@@ -380,7 +363,7 @@ fn announce(
     printer: Printer,
     run: &Run,
     (engine, ways): (&dyn Engine, Ways),
-    ranks: Option<&dyn Collective>,
+    (ranks, slots): (Option<&dyn Collective>, Option<&SlotPlan>),
 ) -> Result<(), Failure> {
     printer.say(format!(
         "run {}: {} parameters, {} steps on {}{}; tensors of a step take {}, the run about {} on disk",
@@ -389,7 +372,7 @@ fn announce(
         run.job().steps,
         ranks.map_or(String::new(), |ranks| format!("{} ranks, rank 0 on ", ranks.ranks())),
         engine.describe(),
-        bytes_text(ways.step_bytes(run.program(), false)),
+        bytes_text(rank_bytes(run, ways, slots)),
         bytes_text(disk_needed(run)),
     ));
     if let Some(advice) = run.job().rounding.as_ref().and_then(|r| r.advice(&run.program().micro.logged)) {
@@ -400,6 +383,14 @@ fn announce(
         let most = (0..ranks.ranks()).map(|rank| plan.bytes_sent(rank)).max().unwrap_or(0);
         let over = ranks.describe();
         printer.say(format!("a rank sends up to {} of gradients a step over {over}", bytes_text(most)));
+        if let Some(slots) = slots {
+            let sent = (0..ranks.ranks()).map(|rank| slots.bytes_sent(rank)).max().unwrap_or(0);
+            let (most, all) = slots.most_of_all();
+            let [sent, most, all] = [sent, most, all].map(bytes_text);
+            printer.say(format!(
+                "a rank holds up to {most} of the optimizer's {all}, and sends up to {sent} of parameters a step"
+            ));
+        }
     }
     Ok(())
 }
@@ -417,6 +408,9 @@ fn trained(
     let mut lead = Lead::new(run, ranks.as_mut())?;
     if let Some(steps) = args.ranks.cross_check {
         lead = lead.cross_checking(run, steps)?;
+    }
+    if args.ranks.shard_optimizer {
+        lead = lead.dividing_slots(run)?;
     }
     train_over(run, engine, key, lead, progress)
 }
@@ -535,6 +529,9 @@ fn check<'a>(
     };
     divides(program, role.ranks())?;
     let asked = agent.asked(program)?;
+    if args.ranks.slots(program, role)?.is_some() && asked.is_some() {
+        return Err(Failure::new(Exit::Usage, agent::DIVIDED));
+    }
     if args.ranks.cross_check.is_none() {
         return Ok(asked);
     }

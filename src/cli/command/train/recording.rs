@@ -8,7 +8,7 @@ use clap::{ArgAction, Parser};
 use serde_json::json;
 
 use super::bar::Bar;
-use super::host_memory;
+use super::memory::host_memory;
 use super::stopped::Asked;
 use crate::cli::args::around::Ways;
 #[cfg(feature = "gpu")]
@@ -60,10 +60,10 @@ pub fn run(printer: Printer, words: &[OsString], feed: &mut dyn Feed) -> Command
     let run = recording.run();
     args.limits.check(
         "training",
-        host_memory(run, &args.engine, Ways { recomputes: false, outside: None, holds: false }),
+        host_memory(run, &args.engine, Ways { recomputes: false, outside: None, holds: false }, None),
     )?;
     #[cfg(feature = "gpu")]
-    device_memory::check(run.job(), run.program(), &args.engine, false)?;
+    device_memory::check(run.job(), run.program(), &args.engine, false, 0)?;
     let mut bar = Bar::new(printer, run);
     bar.stops = (args.stop_on_nan, Some(Asked::listen(printer, &args.limits, start)));
     let recorded = record(&recording, engine.as_mut(), private.as_ref(), feed, &mut bar);

@@ -93,6 +93,10 @@ impl AgentArgs {
 #[cfg(unix)]
 use attached::{attach, listens};
 
+/// Why a chip's agent cannot watch ranks that divide the optimizer's state.
+pub const DIVIDED: &str =
+    "--agent and --shard-optimizer exclude each other: a chip's snapshot is of the whole state";
+
 /// The error of a system that has no agents.
 #[cfg(not(unix))]
 fn no_agents() -> Failure {
@@ -125,7 +129,10 @@ impl WatchedRank<'_> {
 }
 
 impl Watch for WatchedRank<'_> {
-    fn began(&mut self, run: &Run) -> Result<(), TrainError> {
+    fn began(&mut self, run: &Run, divided: bool) -> Result<(), TrainError> {
+        if divided && self.args.agent.is_some() {
+            return Err(EngineError::Stopped(DIVIDED.into()).into());
+        }
         let attached = self.args.asked(run.program()).and_then(|asked| {
             asked.map(|(socket, map)| attach(self.printer, socket, map, run.computation.id)).transpose()
         });
