@@ -36,7 +36,7 @@ if torch is not None:
         "minimum": (of_rows(lambda m, x: torch.minimum(x, 2 * x)), "x.clamp"),
         "sqrt": (of_rows(lambda m, x: x.sqrt()), "divide by numbers alone"),
         "unfold": (of_rows(lambda m, x: x.unfold(1, 4, 4).flatten(1)), "cut tensors by slices"),
-        "rot90": (of_images(lambda m, x: x.rot90(1, (2, 3))), "join and choose channels alone"),
+        "rot90": (of_images(lambda m, x: x.rot90(1, (2, 3))), "join and choose channels, dimension 1"),
         "alpha_dropout": (of_rows(lambda m, x: F.alpha_dropout(x, 0.1, True)), "use nn.Dropout"),
         "feature_alpha_dropout": (of_rows(lambda m, x: F.feature_alpha_dropout(x, 0.1, True)), "use nn.Dropout"),
         "feature_dropout": (of_images(lambda m, x: F.dropout2d(x)), "use nn.Dropout"),
