@@ -191,7 +191,7 @@ def test_what_is_chosen_otherwise_is_refused(folder):
     wide = lambda f, **parts: (computing(f, a=nn.Linear(4, 4), last=nn.Linear(4, 3), **parts), None)  # noqa: E731
     here, channels = "in the model at .*test_capture_compositions.py:[0-9]+: ", "join and choose channels, dimension 1"
     for (model, batch), why in [
-        (text(lambda m, x: m.last(torch.cat([m.e(x), m.e(x).relu()])[:2, 0])), f"aten.slice.Tensor {here}it cuts 0 to 2 out of dimension 0 of \\[4, 5, 8\\]|it makes \\[4, 5, 8\\]"),
+        (text(lambda m, x: m.last(torch.cat([m.e(x), m.e(x).relu()])[1:3, 0])), "it (makes|cuts)"),
         (text(lambda m, x: m.last(m.e(x).flip(0).mean(1))), f"aten.flip.default {here}it makes \\[2, 5, 8\\], whose channels are not.*whose positions are no positions of the same sample; {channels}"),
         (text(lambda m, x: m.last(m.e(x).reshape(5, 2, 8).transpose(0, 1)[:, 0])), f"{here}it makes \\[2, 8\\]"),
         (text(lambda m, x: m.last(torch.stack([m.e(x)[:1], m.e(x).relu()[1:]], 1).mean((0, 2)))), f"{here}it (makes|is no mean)"),

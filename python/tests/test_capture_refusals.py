@@ -50,7 +50,7 @@ if torch is not None:
         "embedding_bag": (of_texts(lambda m, x: m.bag(x), bag=nn.EmbeddingBag(19, 8)), "use nn.Embedding, and a mean"),
         "lstm": (of_texts(lambda m, x: m.r(m.e(x))[0][:, -1], r=nn.LSTM(8, 8, batch_first=True)), "use attention"),
         "gru": (of_texts(lambda m, x: m.r(m.e(x))[0][:, -1], r=nn.GRU(8, 8, batch_first=True)), "use attention"),
-        "bmm": (of_texts(lambda m, x: m.t(*[m.e(x)] * 3)[0][:, 0], t=nn.MultiheadAttention(8, 2, batch_first=True)), "need_weights=False"),
+        "mul": (of_texts(lambda m, x: m.t(*[m.e(x)] * 3)[0][:, 0], t=nn.MultiheadAttention(8, 2, batch_first=True)), "need_weights=False"),
         "argmax": (of_texts(lambda m, x: m.e(x)[torch.arange(2), x.argmax(1)]), "take the first or the last position"),
         "cumsum": (of_texts(lambda m, x: (m.e(x) + m.p(x.cumsum(1)))[:, 0], p=nn.Embedding(99, 8)), "number the positions by torch.arange"),
         "column_stack": (of_rows(lambda m, x: torch.column_stack([x[:, :4], x[:, 4:]])), "write torch.cat([x, y], 1)"),

@@ -129,7 +129,8 @@ def _ordered(does: str, x: Any, y: Any) -> Tuple[Any, Any]:
     for first, second in ((x, y), (y, x)):
         if isinstance(first, Value) and first.layout in ACTIVATIONS:
             return first, second
-    raise Refused(f"it {does} {_shown(x)} and {_shown(y)}", BROADCAST)
+    is_moved = any(isinstance(value, Value) and value.layout == "moved" for value in (x, y))
+    raise Refused(f"it {does} {_shown(x)} and {_shown(y)}", f"{'give nn.MultiheadAttention need_weights=False, or ' if is_moved else ''}{BROADCAST}")
 
 
 def _shown(x: Any) -> str:
