@@ -226,10 +226,10 @@ def loss_of(out, labels):
 
 
 def of_torch(model, inputs, labels):
-    """Gradients by name, as fp64."""
+    """Gradients by name, as fp64. Parameters that the loss does not read have none."""
     model = copy.deepcopy(model)
     loss_of(model(inputs), labels).backward()
-    return {name: x.grad.double().numpy() for name, x in model.named_parameters()}
+    return {name: x.grad.double().numpy() for name, x in model.named_parameters() if x.grad is not None}
 
 
 def exact(model, inputs, labels):
@@ -247,7 +247,9 @@ class Gradients:
 
     def _state(self, step, names):
         momenta = {name.removeprefix("momentum/"): x for name, x in self.kept.items() if name.startswith("momentum/")}
-        return 1, {**{name: x for name, x in self.kept.items() if name.startswith("buffer/")}, **momenta}
+        # Frozen parameters have none.
+        others = {name if name.startswith("buffer/") else name.partition("/")[2]: x for name, x in self.kept.items()}
+        return 1, {**others, **momenta}
 
 
 def of_tiebreak(model, batches, digits):

@@ -172,6 +172,13 @@ def captured_cases(rng):
                 yield case(rng, name, [[samples * rows, c]], {"samples": samples}, run, special)
 
 
+def exchange_cases(rng):
+    """Cases of positions and channels that are exchanged, with a generator of their own."""
+    for samples, rows, c in [(3, 4, 5), (1, 7, 3), (4, 1, 1), (2, 1, 6)]:
+        for special in ((), (-0.0, -INF, math.nan)):
+            yield case(rng, "exchange", [[samples * rows, c]], {"samples": samples}, lambda tape, x: encoders.exchange(tape, *x, samples), special)
+
+
 def group_cases(rng):
     """Cases of normalised groups, with a generator of their own: a group, several, and one for each channel."""
     for groups, (b, h, w, c), epsilon in [(1, (2, 3, 2, 4), 1e-5), (2, (2, 2, 3, 6), 0.25), (3, (1, 1, 1, 3), 1e-5), (5, (3, 2, 2, 5), 1e-5)]:
@@ -226,6 +233,7 @@ def main():
     all_cases += window_cases(random.Random(20261202))
     all_cases += captured_cases(random.Random(20261203))
     all_cases += group_cases(random.Random(20261204))
+    all_cases += exchange_cases(random.Random(20261205))
     all_tables += tables(later, SCALED)
     lines = lambda rows: ",\n".join("    " + json.dumps(row, separators=(",", ":")) for row in rows)
     path = pathlib.Path(__file__).with_name("catalogue.json")

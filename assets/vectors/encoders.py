@@ -41,6 +41,12 @@ def mean_positions(tape, x, samples):
     return tape.record(y, lambda dy: [(x, [[div(v, float(t)) for v in dy[n // t]] for n in range(len(x.rows))])])
 
 
+def exchange(tape, x, samples):
+    turned = lambda rows, each: sum(([list(column) for column in zip(*rows[b * each:(b + 1) * each])] for b in range(samples)), [])
+    channels = len(x.rows[0])
+    return tape.record(turned(x.rows, len(x.rows) // samples), lambda dy: [(x, turned(dy, channels))])
+
+
 def rows_of(tape, x):
     return tape.record(x.rows, lambda dy: [(x, dy)])
 

@@ -146,7 +146,7 @@ ATTENTIONS = {
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=torch.tensor([True, True, True, False]).expand(4, 4)),
         "attn_mask is no constant causal mask.*or one that hides padding by its token id",
     ),
-    "a window": (lambda q, k, v: by_products(q, k, v, mask=additive(earlier() & earlier().T)), "the mask of its scores is no constant causal mask"),
+    "a window": (lambda q, k, v: by_products(q, k, v, mask=additive(earlier() & earlier().T)), "window_attention"),
     "a bias": (lambda q, k, v: by_products(q, k, v, mask=torch.full((4, 4), -0.5)), "the mask of its scores is no constant causal mask"),
     "another scale": (lambda q, k, v: by_products(q, k, v, scale=0.5), "bidirectional_attention"),
     "no scale": (lambda q, k, v: (q @ k.transpose(2, 3)).softmax(-1) @ v, "bidirectional_attention"),
@@ -168,12 +168,13 @@ def test_attention_is_one_operator_or_refused(folder, name):
     def loss(logits, labels):
         return F.cross_entropy(logits.reshape(-1, 7), labels.reshape(-1))
 
-    if due in ("attention", "bidirectional_attention"):
+    if due in ("attention", "bidirectional_attention", "window_attention"):
         captured = tiebreak.capture(model, loss, torch.optim.SGD(model.parameters(), lr=0.5), batch, out="captured")
         nodes = json.loads(Path(captured.network).read_text())["nodes"]
         scaled = ["gain"] if "scale" in name else []
         assert [node["operator"] for node in nodes] == ["embedding", *["linear"] * 3, *scaled, due, "linear"], nodes
-        assert nodes[4 + len(scaled)]["attributes"] == {"heads": 2, "p": 0.5 if name == "dropped" else 0.0}
+        window = {"window": 1} if due == "window_attention" else {}
+        assert nodes[4 + len(scaled)]["attributes"] == {"heads": 2, **window, "p": 0.5 if name == "dropped" else 0.0}
         return
     said = "\n".join(captured_error(model, loss, batch=batch))
     assert re.search(due, said) and "test_capture_encoders.py:" in said, said
@@ -192,10 +193,8 @@ def test_rows_of_samples_are_checked(folder):
 
     batch = torch.zeros(2, 4).long(), torch.zeros(2).long()
     for compute, why in [
-        (lambda m, x, t: x[:, 1], "aten.select.int .*takes position 1 of 4; take the first or the last position"),
-        (lambda m, x, t: x[0][:2], "take the first or the last position of each sample"),
-        (lambda m, x, t: torch.cat([x, m.token.expand(2, -1, -1)], 1)[:, 0], "aten.cat.default .*it joins tensors"),
-        (lambda m, x, t: torch.cat([m.token.expand(2, -1, -1) + 1, x], 1)[:, 0], "it joins tensors"),
+        (lambda m, x, t: x[0][:2], "take positions or channels of each sample"),
+        (lambda m, x, t: torch.cat([m.token.expand(2, -1, -1) + 1, x], 1)[:, 0], "it joins tensors|it adds .*compute with tensors of one shape"),
         (lambda m, x, t: (x + m.other(torch.ones(2, 4).long()))[:, 0], "the constant numbers are \\[1, 1"),
         (lambda m, x, t: (x + m.other(torch.arange(4)))[:, 0], "the table has 3 positions, and a sample 4"),
         (lambda m, x, t: (x + m.other((t > 0).long()))[:, 0], "aten.gt.Scalar"),

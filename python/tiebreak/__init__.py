@@ -30,9 +30,9 @@ from ._audit import (
     verify,
 )
 from ._batches import BatchError
-from ._capture import Captured, CaptureError, capture
+from ._capture import Captured, capture
 from ._dataset import dataset
-from ._errors import BugError, Error, MalformedError, RunWarning, UndecidedError, UsageError
+from ._errors import BugError, CaptureError, Error, MalformedError, RunWarning, UndecidedError, UsageError
 from ._evaluate import Evaluation, Predictions, evaluate, logits, predict
 from ._generate import Answer, generate
 from ._native import __version__

@@ -10,8 +10,14 @@ from ._matcher import INPUTS, Matcher, Refused, Value, same
 
 PADDING = (
     "use is_causal=True, or no mask for attention over all positions, or one that hides padding by its token id; in transformers, an "
-    "attention_mask of encoders alone, and no sliding_window below the positions"
+    "attention_mask of encoders alone"
 )
+
+
+class Window(NamedTuple):
+    """So many of the last positions up to each, its own included."""
+
+    positions: int
 
 
 class Scores(NamedTuple):
@@ -20,14 +26,14 @@ class Scores(NamedTuple):
     q: Value
     k: Value
     scale: Optional[float] = None
-    # "earlier" positions, "all", or the id of padding, which hides its positions.
-    seen: Union[str, int, None] = None
+    # "earlier" positions, a window of them, "all", or the id of padding, which hides its positions.
+    seen: Union[str, int, Window, None] = None
     softmax: bool = False
     p: float = 0.0
 
 
-def seen_by(mask: Any) -> Optional[str]:
-    """Which positions a constant mask lets each one see: "earlier" ones, or "all"; None if it is another mask."""
+def seen_by(mask: Any) -> Union[str, Window, None]:
+    """Which positions a constant mask lets each one see: "earlier" ones, the last ones, or "all"; None if it is another mask."""
     if not isinstance(mask, Value) or mask.layout != "constant" or mask.name.dim() < 2:
         return None
     # A mask that is repeated for each sample and head is looked at once.
@@ -39,20 +45,27 @@ def seen_by(mask: Any) -> Optional[str]:
     else:
         return None
     rows, columns = mask.shape[-2:]
-    if rows == columns and bool((seen == seen.new_ones(rows, columns).tril()).all()):
+    if bool(seen.all()):
+        return "all"
+    if rows != columns:
+        return None
+    earlier = seen.new_ones(rows, columns).tril()
+    if bool((seen == earlier).all()):
         return "earlier"
-    return "all" if bool(seen.all()) else None
+    # The last row says how many positions each one sees.
+    window = int(seen.reshape(-1, rows, columns)[0, -1].sum())
+    return Window(window) if bool((seen == earlier.triu(1 - window)).all()) else None
 
 
 def scaled_dot_product(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
-    seen: Union[str, int] = "earlier" if a["is_causal"] else "all"
+    seen: Union[str, int, Window] = "earlier" if a["is_causal"] else "all"
     if a["attn_mask"] is not None:
         seen = _of_mask(m, a["attn_mask"], "attn_mask")
     scale = a["scale"] if a["scale"] is not None else _usual_scale(a["query"])
     return _attend(m, Scores(a["query"], a["key"], scale, seen, True, a["dropout_p"]), a["value"], out, a["enable_gqa"])
 
 
-def _of_mask(m: Matcher, mask: Any, name: str) -> Union[str, int]:
+def _of_mask(m: Matcher, mask: Any, name: str) -> Union[str, int, Window]:
     if isinstance(mask, Value) and mask.layout == "mask":
         padding = padding_of(mask, m.batch, mask.shape[-1])
         if padding is None:
@@ -61,7 +74,7 @@ def _of_mask(m: Matcher, mask: Any, name: str) -> Union[str, int]:
         return padding
     seen = seen_by(mask)
     if seen is None:
-        raise Refused(f"{name} is no constant causal mask: sliding windows and other masks have no counterpart", PADDING)
+        raise Refused(f"{name} is no constant causal mask, nor one of a sliding window: other masks have no counterpart", PADDING)
     return seen
 
 
@@ -75,7 +88,7 @@ def _attend(m: Matcher, scores: Scores, v: Value, out: Any, enable_gqa: bool = F
         raise Refused("it takes tensors that are not [B, H, T, D] of [B, T, H D]", "view and transpose q, k and v")
     (samples, heads, positions, channels), key = q.shape, k.shape
     same("the first dimension", samples, m.batch, "attend over the positions of each sample")
-    groups = key[1] == heads or (k.layout == "heads" and enable_gqa)
+    groups = key[1] in (1, heads) or (k.layout == "heads" and enable_gqa)
     if key[2] != positions or key != v.shape or key[3] != channels or not groups:
         raise Refused("q, k and v have other positions or heads", "use self-attention, with enable_gqa=True for groups of heads")
     q = _usually_scaled(m, q, 1.0 if scores.scale is None else scores.scale)
@@ -86,6 +99,9 @@ def _attend(m: Matcher, scores: Scores, v: Value, out: Any, enable_gqa: bool = F
     if isinstance(scores.seen, int):
         _one_padding(m, scores.seen)
         name = m.node("padded_attention", q.name, k.name, v.name, INPUTS, heads=heads, ignore=scores.seen, p=scores.p)
+        return Value(name, "heads", tuple(out.meta["val"].shape))
+    if isinstance(scores.seen, Window):
+        name = m.node("window_attention", q.name, k.name, v.name, heads=heads, window=scores.seen.positions, p=scores.p)
         return Value(name, "heads", tuple(out.meta["val"].shape))
     if scores.seen != "earlier":
         kind = "bidirectional_attention"
@@ -126,7 +142,16 @@ def matmul(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
         if x.layout == "scores" and x.name.softmax and y.layout in ("heads", "grouped"):
             return _attend(m, x.name, y, out)
     why = "it is no product of attention: heads of queries and keys, then the softmax of these and heads of values"
-    raise Refused(why, "use nn.Linear, or scaled_dot_product_attention")
+    raise Refused(why, "use nn.Linear, or scaled_dot_product_attention; give nn.MultiheadAttention need_weights=False")
+
+
+def batched(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
+    """A product of an attention whose heads stand one behind the other, [B H, T, D]."""
+    x, y = (value.name if isinstance(value, Value) and value.layout == "merged" else value for value in (a["self"], a["mat2"]))
+    made = matmul(m, {"self": x, "other": y}, out)
+    if made.layout == "scores":
+        return made
+    return Value(made._replace(shape=y.shape[:1] + x.name.q.shape[1:3] + y.shape[3:]), "merged", tuple(out.meta["val"].shape))
 
 
 def scaled_heads(x: Any) -> Optional[Tuple[Value, float]]:
@@ -154,12 +179,35 @@ def divided(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
 
 def masked(m: Matcher, x: Value, mask: Any) -> Value:
     """Scores plus a mask of 0 and very negative numbers."""
-    if x.name.seen is not None or x.name.softmax:
-        raise Refused("the scores of an attention have two masks", "join the masks")
+    if x.name.softmax:
+        raise Refused("the scores of an attention are masked after their softmax", "mask them before it")
     shape = tuple(getattr(mask, "shape", ()))
     if len(shape) > 4 or any(size not in (1, due) for size, due in zip(shape[::-1], x.shape[::-1])):
         raise Refused(f"its mask is {list(shape)}, and the scores are {list(x.shape)}", "give a mask of the shape of the scores")
-    return x._replace(name=x.name._replace(seen=_of_mask(m, mask, "the mask of its scores")))
+    return x._replace(name=x.name._replace(seen=_both(x.name.seen, _of_mask(m, mask, "the mask of its scores"))))
+
+
+def _both(first: Any, second: Any) -> Any:
+    """What two masks let each position see."""
+    if first is None or first == second or first == "all":
+        return second
+    if second == "all" or (first != second and isinstance(first, Window) and second == "earlier"):
+        return first
+    if first == "earlier" and isinstance(second, Window):
+        return second
+    if isinstance(first, Window) and isinstance(second, Window):
+        return min(first, second)
+    raise Refused("the scores of an attention have two masks", "join the masks")
+
+
+def chosen(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
+    """`torch.where` of scores, with a very negative number where a position is not seen."""
+    x, mask, other = a["self"], a["condition"], a["other"]
+    known = isinstance(mask, Value) and mask.layout in ("constant", "mask")
+    number = other if isinstance(other, (int, float)) else float(other.name) if isinstance(other, Value) and other.layout == "constant" and not other.shape else 0
+    if not isinstance(x, Value) or x.layout != "scores" or not known or not number <= HIDDEN:
+        raise Refused("it chooses elements of activations", "use it to make the mask of an attention alone, of token ids or constants")
+    return masked(m, x, mask)
 
 
 def filled(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
@@ -174,7 +222,7 @@ def filled(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
 
 def softmax(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
     x = a["self"]
-    if not isinstance(x, Value) or x.layout != "scores" or a["dim"] % 4 != 3 or x.name.softmax:
+    if not isinstance(x, Value) or x.layout != "scores" or a["dim"] % len(x.shape) != len(x.shape) - 1 or x.name.softmax:
         raise Refused("it is no softmax of the scores of an attention", "leave the softmax before the loss out, which cross_entropy has")
     same("dtype", str(out.meta["val"].dtype), "torch.float32", "compute in float32")
     return x._replace(name=x.name._replace(softmax=True))

@@ -8,13 +8,13 @@ import operator
 import os
 import struct
 from contextlib import suppress
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 import numpy as np
 
-from . import _cut, _in_place, _joined, _mask, _moved
+from . import _cut, _in_place, _joined, _left_out, _mask, _moved
 from ._call import StrPath, count, path, result_of
-from ._errors import UndecidedError, UsageError
+from ._errors import CaptureError, UndecidedError, UsageError
 from ._attention import scaled_heads
 from ._batch import Batch, batch_of
 from ._fit import check_data, files_of
@@ -27,19 +27,7 @@ from ._schedule import Fall, read, schedule_of
 from ._source import alike, place
 from ._whole import whole
 
-REFUSED_MAX = 20
 CONSTANT_MAX = 2**26
-DOCS = "docs/how-to/capture.md lists what can be captured"
-
-
-class CaptureError(UsageError):
-    """A model, a loss or an optimizer has a part that the contract has no counterpart of. `refused` lists all of them."""
-
-    def __init__(self, refused: Sequence[str]) -> None:
-        self.refused = list(dict.fromkeys(refused))
-        more = len(self.refused) - REFUSED_MAX
-        lines = self.refused[:REFUSED_MAX] + ([f"and {more} more"] if more > 0 else [])
-        super().__init__("the model cannot be captured:\n" + "\n".join(f"- {line}" for line in lines), DOCS)
 
 
 class Captured:
@@ -198,13 +186,20 @@ def capture(
     program = _exported(torch, model, loss_fn, batch)
     shapes = {name: tuple(named[name].shape) for name in first.values()}
     matcher = _matched(program, inputs, lambda: Matcher(shapes, canonical, convolution))
-    missing = _missing_rows(matcher)
+    if matcher.absent is not None and (matcher.padding is not None or labels.dim() != 1):
+        why = f"it counts positions over the ids that are not {matcher.absent}, those of padding"
+        raise CaptureError([f"the model: {why}; give an example of texts with one label each, without padding, or number the positions by torch.arange(T)"])
+    missing = _left_out.missing_rows(matcher)
     if missing:
         raise CaptureError(missing)
     unused = [name for name in shapes if name not in {part.source for part in matcher.parts.values()}]
+    if untrained := [name for name in unused if name in matcher.read]:
+        # Their gradients are zeros, and PyTorch's optimizer takes steps by them.
+        raise CaptureError([f"parameter {name}: the loss does not depend on it; take it out of the model" for name in untrained])
     if unused:
-        raise CaptureError([f"parameter {name}: the loss does not depend on it; take it out of the model" for name in unused])
-    if untaken := _untaken(matcher):
+        _left_out.tell(unused)
+    matcher.without_exchanges()
+    if untaken := _left_out.untaken(matcher):
         raise CaptureError(untaken)
     network = _network(matcher, inputs, labels, treatments)
     network.update(micro_batches=micro_batches, optimizer=rules, digits=digits)
@@ -215,60 +210,12 @@ def capture(
     tensors.update(matcher.constants)
     tensors.update({f"buffer/{ours}": _array(own[theirs]) for theirs, ours in buffers.items()})
     ties = {name: source for name, source in canonical.items() if name != source}
-    kept, more_ties = _kept(model, buffers)
-    padding = Padding(matcher.padding, _unpadded(matcher, model) if batch.is_full else None)
+    kept, more_ties = _left_out.kept(model, buffers)
+    kept.update({name: named[name].detach().cpu().clone() for name in unused})
+    padding = Padding(matcher.padding, matcher.absent if matcher.absent is not None else _left_out.unpadded(matcher, model) if batch.is_full else None)
     captured = Captured(out, matcher.parts, {**ties, **more_ties}, buffers, rate, network["inputs"], fall, padding, kept)
     _write(captured, network, tensors)
     return captured
-
-
-def _kept(model: Any, norms: Mapping[str, str]) -> Tuple[Dict[str, Any], Dict[str, str]]:
-    """Copies of the buffers of a model's state that no run trains, and other names of buffers."""
-    buffers = dict(model.named_buffers(remove_duplicate=False))
-    state = [name for name in model.state_dict() if name in buffers]
-    # The names of batch normalisations first: the others are other names of theirs.
-    order = [*norms, *(name for name in state if name not in norms)]
-    first: Dict[int, str] = {}
-    of = {name: first.setdefault(id(buffers[name]), name) for name in order}
-    trained = {**dict(model.named_parameters()), **{name: buffers[name] for name in norms}}
-    owners = {tensor.untyped_storage()._cdata: name for name, tensor in trained.items()}
-    shared = {name: owners.get(buffers[name].untyped_storage()._cdata) for name in state if of[name] not in norms}
-    if found := [f"buffer {name}: it shares its memory with {owner}, which a run changes; keep a copy (.clone())" for name, owner in shared.items() if owner]:
-        raise CaptureError(found)
-    kept = {name: buffers[name].detach().cpu().clone() for name in state if of[name] == name and name not in norms}
-    return kept, {name: source for name, source in of.items() if name != source}
-
-
-def _missing_rows(matcher: Matcher) -> List[str]:
-    """Parameters that are cut into rows of which nothing takes some."""
-    taken: Dict[Tuple[str, str], int] = {}
-    for part in matcher.parts.values():
-        if part.rows:
-            taken[part.source, part.role] = taken.get((part.source, part.role), 0) + len(part.rows)
-    found = []
-    for (source, role), count in taken.items():
-        due = matcher.shapes[source][1 if role == "transposed" else 0]
-        if count != due:
-            found.append(f"parameter {source}: the loss depends on {count} of its {due} outputs; make the layer as wide as what is used of it")
-    return found
-
-
-def _untaken(matcher: Matcher) -> List[str]:
-    """Operators of which the loss does not depend on a part, such as one of two halves."""
-    taken = {node["name"] for node in matcher.nodes[-1:]}
-    for node in reversed(matcher.nodes):
-        taken.update(node["inputs"] if node["name"] in taken else ())
-    places = [place(matcher.made_of[node["name"]]) for node in matcher.nodes if node["name"] not in taken]
-    instead = "leave out what nothing takes, and make a layer as wide as what is used of it"
-    return [f"{place}: the loss does not depend on all that it computes; {instead}" for place in places]
-
-
-def _unpadded(matcher: Matcher, model: Any) -> Optional[int]:
-    """The id that may not occur in texts where no attention hides padding: that of the embedding, or of the model's configuration."""
-    rows = [node["attributes"]["ignore"] for node in matcher.nodes if node["operator"] == "padded_embedding"]
-    known = getattr(getattr(model, "config", None), "pad_token_id", None)
-    found = rows[0] if rows else known if isinstance(known, int) else None
-    return found if matcher.padding is None else None
 
 
 def _write(captured: Captured, network: Dict[str, Any], tensors: Dict[str, np.ndarray]) -> None:
@@ -330,7 +277,8 @@ def _exported(torch: Any, model: Any, loss_fn: Any, batch: Batch) -> Any:
         with assigned:
             program = torch.export.export(step, (batch.inputs, labels), strict=False)
     except Exception as error:  # noqa: BLE001 - the model is foreign code
-        raise CaptureError([f"torch.export could not trace it: {type(error).__name__}: {str(error)[:600]}"]) from error
+        instead = "write forward so that no branch and no shape depends on the values of tensors"
+        raise CaptureError([f"torch.export could not trace it: {type(error).__name__}: {' '.join(str(error).split())[:500]}; {instead}"]) from error
     named_once(program.graph)
     if assigned.found:
         instead = "a run keeps parameters and running averages alone, so leave it as it is in forward"
@@ -364,6 +312,8 @@ def _match(matcher: Matcher, program: Any, inputs: Any) -> None:
     matcher.writes = _in_place.Writes(program.graph, lambda node: node.op == "placeholder" and node.name not in signature.user_inputs)
     for node in matcher.writes.live:
         if node.op == "placeholder":
+            if any(user in matcher.writes.order for user in node.users):
+                matcher.read.add(matcher.canonical.get((signature.inputs_to_parameters.get(node.name) or "")[len("model.") :]))
             values[node] = _placeholder(matcher, program, node, inputs_of, labels_of, inputs)
             continue
         if node.op == "output":
@@ -418,7 +368,7 @@ def _one(matcher: Matcher, node: Any, values: Dict[Any, Any], where: str, kind: 
     if (constant := _folded(matcher, node, values)) is not None:
         return constant
     matcher.writes.check_readers(node)
-    if (value := _mask.computed(node, values) or _moved.computed(node, values) or _moved.exchanged(matcher, node, values) or _cut.computed(node, values)) is not None:
+    if (value := _mask.counted(matcher, node, values) or _mask.computed(node, values) or _moved.computed(node, values) or _moved.exchanged(matcher, node, values) or _cut.computed(node, values)) is not None:
         return value
     if (value := _joined.computed(matcher, node, values)) is not None:
         return value
@@ -442,7 +392,7 @@ def _settled(matcher: Matcher, node: Any, values: Dict[Any, Any]) -> Dict[Any, A
         value = values[argument]
         if isinstance(value, Value) and value.layout == "columns" and str(node.target) != _cut.GLU:
             settled[argument] = _cut.settled(matcher, argument, value)
-        elif isinstance(value, Value) and value.layout == "joined" and str(node.target) not in _joined.JOINS:
+        elif isinstance(value, Value) and value.layout == "joined" and str(node.target) not in (*_joined.JOINS, *_joined.PADS):
             settled[argument] = _joined.settled(matcher, argument, value)
         elif isinstance(value, Value) and value.layout == "formula" and not keeps and not same_shape and not _scales_queries(node, values):
             settled[argument] = whole(matcher, value)
@@ -465,10 +415,11 @@ def _folded(matcher: Matcher, node: Any, values: Dict[Any, Any]) -> Optional[Val
     made, schema = node.meta.get("val"), getattr(node.target, "_schema", None)
     inputs = [values[argument] for argument in node.all_input_nodes]
     fixed = all(isinstance(value, Value) and value.layout == "constant" for value in inputs)
-    if not fixed or schema is None or not isinstance(made, torch.Tensor):
+    pieces = list(made) if isinstance(made, (list, tuple)) else [made]
+    if not fixed or schema is None or not all(isinstance(piece, torch.Tensor) for piece in pieces):
         return None
     # A mask that is repeated for each sample takes no memory.
-    if made.numel() > CONSTANT_MAX and str(node.target) != "aten.expand.default":
+    if sum(piece.numel() for piece in pieces) > CONSTANT_MAX and str(node.target) != "aten.expand.default":
         return None
     if torch.Tag.nondeterministic_seeded in node.target.tags:
         return None
@@ -476,8 +427,10 @@ def _folded(matcher: Matcher, node: Any, values: Dict[Any, Any]) -> Optional[Val
     matcher.writes.begin(node, values)
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda argument: values[argument].name)
     with torch.no_grad():
-        tensor = node.target(*args, **{**kwargs, **({"device": "cpu"} if "device" in kwargs else {})})
-    return Value(tensor, "constant", tuple(tensor.shape))
+        found = node.target(*args, **{**kwargs, **({"device": "cpu"} if "device" in kwargs else {})})
+    if isinstance(made, (list, tuple)):
+        return Value([Value(piece, "constant", tuple(piece.shape)) for piece in found], "pieces", ())
+    return Value(found, "constant", tuple(found.shape))
 
 
 def _optimizer(torch: Any, optimizer: Any, named: Dict[str, Any]) -> Tuple[Dict[str, dict], dict, float, List[str]]:

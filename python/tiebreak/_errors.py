@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Optional, Sequence
+
+# The refusals that a message lists.
+REFUSED_MAX = 20
 
 
 class Error(Exception):
@@ -20,6 +23,16 @@ class UsageError(Error, ValueError):
     """An argument or a job is wrong, or a path leads nowhere."""
 
     exit_code = 2
+
+
+class CaptureError(UsageError):
+    """A model, a loss or an optimizer has a part that the contract has no counterpart of. `refused` lists all of them."""
+
+    def __init__(self, refused: Sequence[str]) -> None:
+        self.refused = list(dict.fromkeys(refused))
+        more = len(self.refused) - REFUSED_MAX
+        lines = self.refused[:REFUSED_MAX] + ([f"and {more} more"] if more > 0 else [])
+        super().__init__("the model cannot be captured:\n" + "\n".join(f"- {line}" for line in lines), "docs/how-to/capture.md lists what can be captured")
 
 
 class UndecidedError(Error, RuntimeError):

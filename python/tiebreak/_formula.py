@@ -4,6 +4,7 @@ positions."""
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from ._matcher import Formula, Matcher, Refused, Value
@@ -25,8 +26,10 @@ GELU = (
     ("mul", X, 0.5),
     ("add", ("tanh", ("mul", ("add", X, ("mul", ("pow", X, 3), 0.044715)), math.sqrt(2 / math.pi))), 1),
 )
+GELU_ERF = ("mul", ("mul", X, 0.5), ("add", ("erf", ("mul", X, 1 / math.sqrt(2))), 1))
 # The mean over the last dimension, which stays.
 RMS_NORM = ("mul", GAIN, ("mul", X, ("rsqrt", ("add", ("mean", ("pow", X, 2)), EPSILON))))
+LAYER_NORM = ("mul", GAIN, ("mul", ("sub", X, ("mean", X)), ("rsqrt", ("add", ("mean", ("pow", ("sub", X, ("mean", X)), 2)), EPSILON))))
 SWIGLU = ("mul", ("silu", X), Y)
 # A slice of the last dimension has its first channel and its end.
 ROTARY = ("add", ("mul", X, COS), ("mul", ("cat", ("neg", ("slice", X, MIDDLE, END)), ("slice", X, 0, MIDDLE)), SIN))
@@ -36,7 +39,7 @@ def formula(m: Matcher, op: str, node: Any, *args: Any) -> Value:
     """The value of an operator that the contract has as a part of others: one of these, or a formula yet."""
     made = Value(Formula(op, args, node), "formula", tuple(node.meta["val"].shape))
     where = m.where
-    for pattern, operator in ((GELU, _gelu), (RMS_NORM, _rms_norm), (SWIGLU, _swiglu), (ROTARY, _rotary)):
+    for pattern, operator in ((GELU, _gelu), (GELU_ERF, partial(_gelu, kind="gelu_erf")), (LAYER_NORM, _layer_norm), (RMS_NORM, _rms_norm), (SWIGLU, _swiglu), (ROTARY, _rotary)):
         found: Dict[str, Any] = {}
         if pattern[0] == op and _fits(pattern, made, found, m.whole):
             # The name is that of the module and of the whole operator.
@@ -75,20 +78,38 @@ def _same(x: Any, y: Any) -> bool:
     return isinstance(x, (int, float)) and isinstance(y, (int, float)) and x == y
 
 
-def _gelu(m: Matcher, made: Value, found: Dict[str, Any]) -> Optional[Value]:
+def _gelu(m: Matcher, made: Value, found: Dict[str, Any], kind: str = "gelu") -> Optional[Value]:
     x = whole(m, found["x"])
-    return Value(m.node("gelu", m.rows(x), tail="gelu"), "rows", x.shape) if isinstance(x, Value) and x.layout in ("rows", "raw") else None
+    return Value(m.node(kind, m.rows(x), tail="gelu"), "rows", x.shape) if isinstance(x, Value) and x.layout in ("rows", "raw") else None
 
 
 def _rms_norm(m: Matcher, made: Value, found: Dict[str, Any]) -> Optional[Value]:
     x, gain, epsilon = whole(m, found["x"]), found["gain"], found["epsilon"]
-    gain, more = _increased(gain)
+    gain, more = increased(gain)
     if not isinstance(gain, Value) or gain.layout != "parameter" or not isinstance(epsilon, (int, float)):
         return None
     return rms_norm(m, x, gain, float(epsilon), "rms_norm", more)
 
 
-def _increased(gain: Any) -> Tuple[Any, float]:
+def _layer_norm(m: Matcher, made: Value, found: Dict[str, Any]) -> Optional[Value]:
+    x, gain, epsilon = whole(m, found["x"]), found["gain"], found["epsilon"]
+    if not isinstance(gain, Value) or gain.layout != "parameter" or tuple(gain.shape) != x.shape[-1:] or not isinstance(epsilon, (int, float)) or not epsilon > 0:
+        return None
+    if x.layout not in ("rows", "raw", "patches"):
+        return None
+    name = m.node("layer_norm", m.rows(x), m.parameter(gain), m.vector(x.shape[-1], 0), tail="layer_norm", epsilon=float(epsilon))
+    return Value(name, "rows", x.shape)
+
+
+def without_gain(m: Matcher, value: Value) -> Optional[Value]:
+    """A normalisation by the root of the mean square that nothing multiplies by a gain; None if it is another formula."""
+    found: Dict[str, Any] = {}
+    if not _fits(RMS_NORM[2], value, found, m.whole) or not isinstance(found["epsilon"], (int, float)):
+        return None
+    return rms_norm(m, whole(m, found["x"]), None, float(found["epsilon"]), "rms_norm")
+
+
+def increased(gain: Any) -> Tuple[Any, float]:
     """A gain, and the number that is added to it before it is used: Gemma's weight is the distance from 1."""
     if isinstance(gain, Value) and gain.layout == "formula" and gain.name.op == "add":
         for x, y in (gain.name.args, gain.name.args[::-1]):
@@ -127,7 +148,11 @@ def _rotary(m: Matcher, made: Value, found: Dict[str, Any]) -> Optional[Value]:
         return None
     if 2 * found["middle"] != x.shape[-1] or found["end"] != x.shape[-1]:
         return None
-    theta = _theta(m, x, (tables[0].name, tables[1].name))
+    try:
+        theta = _theta(m, x, (tables[0].name, tables[1].name))
+    except Refused:
+        # Other tables, such as those of scaled frequencies, are constants.
+        return None
     return x._replace(name=m.node("rotary", x.name, tail="rotary", heads=_heads(x), theta=theta))
 
 

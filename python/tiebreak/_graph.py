@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, Dict, Tuple
 
-from . import _attention, _cut, _joined, _moved, _pieces, _spread, _tables
-from ._formula import formula, rms_norm
+from . import _attention, _cut, _joined, _moved, _norms, _pieces, _positions, _spread, _tables
+from ._formula import formula
 from ._matcher import Formula, Matcher, Refused, Value, no_formula, same, square
 from ._whole import minus, plus, times, whole
 
 Given = Dict[str, Any]
-# That of nn.RMSNorm without eps: the distance from 1 to the next number of binary32.
-EPSILON = 2.0**-23
 
 
 def _linear(m: Matcher, a: Given, out: Any) -> Value:
@@ -22,6 +20,8 @@ def _linear(m: Matcher, a: Given, out: Any) -> Value:
         made = _product(m, x, weight, bias, "plain", out, parts, may_be_cut=False)
         names = [part.name for part in made.name] if parts > 1 else [made.name]
         return _moved.of_rows(names, order, made.shape[-1] // parts)
+    if isinstance(a["input"], Value) and a["input"].layout == "last":
+        return _spread.at_pixels(m, a["input"], weight, bias, out)
     if isinstance(a["input"], Value) and a["input"].layout == "pixel":
         return _spread.linear(m, a["input"], weight, bias, out)
     return _product(m, m.rows(a["input"]), weight, bias, "plain", out, parts)
@@ -100,49 +100,6 @@ def _named_padding(a: Given) -> Any:
     return [size // 2 for size in kernel]
 
 
-def _batch_norm(m: Matcher, a: Given, out: Any) -> Value:
-    same("training", a["training"], True, "call model.train() before capture")
-    if a["weight"] is None or a["bias"] is None or a["running_mean"] is None:
-        raise Refused("it has no weight, bias or running averages", "use affine=True and track_running_stats=True")
-    momentum = a["momentum"]
-    if not isinstance(momentum, float) or m.momentum not in (None, momentum):
-        raise Refused(f"momentum is {momentum!r:.60}, and a network has one number for all", "use one momentum")
-    m.momentum = momentum
-    x, layout = m.any(a["input"])
-    if (layout, len(a["input"].shape)) not in (("rows", 2), ("image", 4)):
-        raise Refused(f"it normalises {list(a['input'].shape)} ({layout})", "normalise images, or rows [N, C]")
-    buffers = [m.buffers[buffer.name] for buffer in out.args[3:5]]
-    if any(buffer in m.norms for buffer in buffers):
-        raise Refused("its running averages would be those of two normalisations", "give each use a module of its own")
-    names = [m.parameter(a[key]) for key in ("weight", "bias")]
-    name = m.node("batch_norm", x, *names, epsilon=a["eps"])
-    m.norms.update({buffer: f"{name}.{key}" for buffer, key in zip(buffers, ("running_mean", "running_var"))})
-    return Value(name, layout, tuple(out.meta["val"].shape))
-
-
-def _layer_norm(m: Matcher, a: Given, out: Any) -> Value:
-    x, shape = m.rows(a["input"]), tuple(out.meta["val"].shape)
-    same("normalized_shape", list(a["normalized_shape"]), [shape[-1]], "normalise the last dimension alone")
-    names = [m.vector(shape[-1], number) if a[key] is None else m.parameter(a[key]) for key, number in (("weight", 1), ("bias", 0))]
-    return Value(m.node("layer_norm", x, *names, epsilon=a["eps"]), "rows", shape)
-
-
-def _group_norm(m: Matcher, a: Given, out: Any) -> Value:
-    x, shape = a["input"], tuple(out.meta["val"].shape)
-    if len(shape) == 2 and a["num_groups"] == 1:
-        return _layer_norm(m, {**a, "normalized_shape": shape[1:]}, out)
-    if len(shape) != 4:
-        raise Refused(f"it normalises {list(shape)} ({x.layout})", "normalise images [B, C, H, W], or use nn.LayerNorm over the last dimension")
-    image = m.image(x)
-    names = [m.vector(shape[1], number) if a[key] is None else m.parameter(a[key]) for key, number in (("weight", 1), ("bias", 0))]
-    return Value(m.node("group_norm", image, *names, groups=a["num_groups"], epsilon=a["eps"]), "image", shape)
-
-
-def _rms_norm(m: Matcher, a: Given, out: Any) -> Value:
-    same("normalized_shape", list(a["normalized_shape"]), [a["input"].shape[-1]], "normalise the last dimension alone")
-    return rms_norm(m, a["input"], a["weight"], EPSILON if a["eps"] is None else a["eps"])
-
-
 def _of_elements(kind: str) -> Callable[[Matcher, Given, Any], Value]:
     def handler(m: Matcher, a: Given, out: Any) -> Value:
         x, layout = m.any(a["self"])
@@ -198,12 +155,11 @@ def _adaptive(m: Matcher, a: Given, out: Any) -> Value:
 def _mean(m: Matcher, a: Given, out: Any) -> Value:
     x, shape = a["self"], tuple(out.meta["val"].shape)
     dims = sorted(dim % len(x.shape) for dim in a["dim"] or [])
-    if x.layout == "formula":
-        if dims == [len(x.shape) - 1] and a["keepdim"] and a["dtype"] is None:
-            return formula(m, "mean", out, x)
-        x = whole(m, x)
+    if dims == [len(x.shape) - 1] and a["keepdim"] and a["dtype"] is None and x.layout in ("formula", "rows", "split", "heads", "raw", "patches"):
+        return formula(m, "mean", out, x)
+    x = whole(m, x)
     same("dtype", a["dtype"], None, "leave dtype out")
-    if (x.layout, dims) in (("planes", [2]), ("patches", [1])):
+    if (x.layout, dims) in (("planes", [2]), ("patches", [1])) or ((x.layout, dims) == ("last", [1, 2]) and not a["keepdim"]):
         return Value(m.node("mean_pool", x.name), "pooled" if x.layout == "planes" and a["keepdim"] else "rows", shape)
     if len(x.shape) == 3 and dims == [1] and x.layout in ("rows", "raw"):
         same("the first dimension", x.shape[0], m.batch, "take the mean over the positions of each sample")
@@ -225,8 +181,10 @@ def _sum(m: Matcher, a: Given, out: Any) -> Value:
 def _view(m: Matcher, a: Given, out: Any) -> Value:
     value, shape = a["self"], tuple(out.meta["val"].shape)
     no_formula(value if value.shape != shape else None)
-    if value.layout == "parameter" and value.shape[:2] == (1, 1) and shape == (m.batch, 1, *value.shape[2:]) and len(shape) == 3:
-        return value._replace(layout="token", shape=shape)
+    if value.layout == "parameter" and [size for size in shape if size != 1] == [size for size in value.shape if size != 1]:
+        return value._replace(shape=shape)
+    if value.layout == "parameter" and (token := _tables.token(m, value, shape)) is not None:
+        return token
     if value.layout == "repeated" and shape[:2] + shape[3:] == value.shape[:2] + value.shape[3:] and value.shape[2] in (1, shape[2]):
         return value._replace(shape=shape)
     if (spread := _spread.viewed(m, value, out)) is not None:
@@ -245,6 +203,14 @@ def _view(m: Matcher, a: Given, out: Any) -> Value:
         return value._replace(shape=shape)
     if value.layout == "image" and shape == (*old[:2], math.prod(old[2:])) and len(old) == 4:
         return value._replace(layout="planes", shape=shape)
+    if value.layout == "last" and shape == (old[0], old[1] * old[2], old[3]):
+        return value._replace(layout="patches", shape=shape)
+    if value.layout == "heads" and shape == (old[0] * old[1], *old[2:]):
+        return Value(value, "merged", shape)
+    if value.layout == "merged" and shape == value.name.shape:
+        return value.name
+    if value.layout == "scores":
+        return value._replace(shape=shape)
     if value.layout == "image" and flat:
         return Value(m.node("flatten", value.name, tail="flatten" if m.where else ""), "rows", shape)
     if value.layout == "pooled" and shape[:2] == old[:2] and set(shape[2:]) <= {1}:
@@ -259,7 +225,7 @@ def _view(m: Matcher, a: Given, out: Any) -> Value:
         return Value((value.name, old[1]), "grouped", shape)
     if value.layout == "split" and shape == (*old[:2], old[2] * old[3]):
         return value._replace(layout="rows", shape=shape)
-    if value.layout in ("rows", "split", "heads", "image") and "expand" not in str(out.target):
+    if value.layout in ("rows", "split", "heads", "image", "last") and "expand" not in str(out.target):
         return _joined.moved(m, out, value, {out.all_input_nodes[0]: value})
     raise Refused(f"it makes {list(shape)} of {list(old)} ({value.layout})", "keep rows [.., C], or flatten images [B, C, H, W] to [B, N]")
 
@@ -269,6 +235,12 @@ def _transpose(m: Matcher, a: Given, out: Any) -> Value:
     if value.layout in ("parameter", "turned parameter") and len(shape) == 2 and shape == value.shape[::-1]:
         return _turned(m, a, out)
     dims = list(a["dims"]) if "dims" in a else sorted(d % len(shape) for d in (a["dim0"], a["dim1"]))
+    if len(shape) == 3 and dims in ([1, 2], [0, 2, 1]) and shape[0] == m.batch and value.layout in ("rows", "raw", "patches"):
+        return value._replace(layout="planes", shape=shape) if value.layout == "patches" else Value(_positions.exchanged(m, m.rows(value)), "rows", shape)
+    if (value.layout, dims) in (("image", [0, 2, 3, 1]), ("last", [0, 3, 1, 2])) or (value.layout == "raw" and len(shape) == 4 and dims == [0, 2, 3, 1]):
+        return Value(m.image(value) if value.layout == "raw" else value.name, "image" if value.layout == "last" else "last", shape)
+    if value.layout == "merged" and dims in ([1, 2], [0, 2, 1]):
+        return Value(value.name, "turned", shape)
     if value.layout in ("heads", "grouped") and dims in ([2, 3], [0, 1, 3, 2]):
         return Value(value, "turned", shape)
     if value.layout == "planes" and dims in ([1, 2], [0, 2, 1]):
@@ -286,10 +258,10 @@ def _split(m: Matcher, a: Given, out: Any) -> Value:
         shape, half = tuple(pieces[0].shape), x.shape[-1] // 2
         return Value([Value(Formula("slice", (x, start, start + half), out), "formula", shape) for start in (0, half)], "pieces", shape)
     dim = a["dim"] % len(x.shape)
-    if x.layout != "parts" and (dim == _joined.channel_dim(x) or x.layout in ("split", "heads")):
+    if x.layout != "parts" and (dim == _joined.channel_dim(x) or _joined.has_positions(x)):
         return _joined.moved(m, out, x, {out.all_input_nodes[0]: x})
     if x.layout != "parts" or dim != len(x.shape) - 1:
-        raise Refused(f"it cuts dimension {dim} of {list(x.shape)} ({x.layout}), which are no channels", _joined.JOINED)
+        raise Refused(f"it cuts dimension {dim} of {list(x.shape)} ({x.layout}), which are neither channels nor positions", _joined.JOINED)
     shape = tuple(out.meta["val"][0].shape)
     return Value([part._replace(shape=shape) for part in a["self"].name], "pieces", shape)
 
@@ -396,9 +368,9 @@ def _cat(m: Matcher, a: Given, out: Any) -> Value:
         return with_token
     if len(full) == 1:
         return full[0]
-    if not any(dim == _joined.channel_dim(value) or value.layout in ("split", "heads", "joined") for value in full):
-        instead = f"{_joined.JOINED}; a class token [1, 1, C], expanded to each sample, may stand before its positions"
-        raise Refused(f"it joins tensors along dimension {dim} of {list(full[0].shape)}, which are no channels", instead)
+    if not any(dim == _joined.channel_dim(value) or _joined.has_positions(value) for value in full):
+        instead = f"{_joined.JOINED}; tokens [1, P, C], expanded to each sample, may stand among its positions"
+        raise Refused(f"it joins tensors along dimension {dim} of {list(full[0].shape)}, which are neither channels nor positions", instead)
     return _joined.joined(m, out, full, dim)
 
 
@@ -441,13 +413,14 @@ def _slice(m: Matcher, a: Given, out: Any) -> Value:
     if (start, end, a["step"]) == (0, size, 1):
         return x
     if len(x.shape) == 3 and dim == 1 and end - start == 1 and x.layout in ("rows", "raw", "patches"):
-        return _tables.position(m, x, start, tuple(out.meta["val"].shape))
+        if (value := _tables.position(m, x, start, tuple(out.meta["val"].shape))) is not None:
+            return value
     if x.layout in ("split", "heads") and dim == len(x.shape) - 1 and a["step"] == 1:
         return formula(m, "slice", out, x, start, end)
     is_image = x.layout == "image" or (x.layout == "raw" and len(x.shape) == 4)
-    if dim == _joined.channel_dim(x) or x.layout in ("split", "heads") or (is_image and dim > 1 and (start, end) == (0, size)):
+    if dim == _joined.channel_dim(x) or (dim > 0 and _joined.has_positions(x)) or (is_image and dim > 1 and (start, end) == (0, size)):
         return _joined.moved(m, out, x, {out.all_input_nodes[0]: x})
-    instead = f"{_joined.JOINED}; of positions the first or the last one of each sample, x[:, 0] or x[:, -1]; of pixels every k-th down and across"
+    instead = f"{_joined.JOINED}; of pixels every k-th down and across"
     raise Refused(f"it cuts {start} to {end} out of dimension {dim} of {list(x.shape)}", instead)
 
 
@@ -485,10 +458,10 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.addmm.default": _addmm,
     "aten.conv2d.default": _conv2d,
     "aten.conv2d.padding": _conv2d,
-    "aten.batch_norm.default": _batch_norm,
-    "aten.layer_norm.default": _layer_norm,
-    "aten.rms_norm.default": _rms_norm,
-    "aten.group_norm.default": _group_norm,
+    "aten.batch_norm.default": _norms.batch_norm,
+    "aten.layer_norm.default": _norms.layer_norm,
+    "aten.rms_norm.default": _norms.rms_norm,
+    "aten.group_norm.default": _norms.group_norm,
     "aten.relu.default": _of_elements("relu"),
     "aten.relu_.default": _of_elements("relu"),
     "aten.silu.default": _silu,
@@ -532,16 +505,19 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.nll_loss_nd.default": _nll_loss,
     "aten.matmul.default": _matmul,
     "aten.mm.default": _matmul,
+    "aten.bmm.default": _attention.batched,
     "aten.t.default": _turned,
     "aten.numpy_T.default": _turned,
     "aten.softmax.int": _attention.softmax,
     "aten.masked_fill.Scalar": _attention.filled,
+    "aten.where.self": _attention.chosen,
     "aten.select.int": _tables.selected,
     "aten.pow.Tensor_Scalar": _part("pow"),
     "aten.tanh.default": _tanh,
     "aten.tanh_.default": _tanh,
     "aten.neg_.default": _part("neg"),
     "aten.rsqrt.default": _part("rsqrt"),
+    "aten.erf.default": _part("erf"),
     "aten.neg.default": _part("neg"),
     "aten.slice.Tensor": _slice,
     "aten.cross_entropy_loss.default": _loss,
@@ -550,15 +526,15 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.alias.default": _unchanged,
     **{name: _view for name in VIEWS},
     **_pieces.HANDLERS,
-    **{name: _joined.padded for name in ("aten.pad.default", "aten.constant_pad_nd.default")},
+    **{name: _joined.padded for name in _joined.PADS},
 }
 # Operators that choose or move elements, where no other handler is for them.
 HANDLERS.update({name: _joined.moved for name in _joined.MOVES if name not in HANDLERS})
 # Operators that may be a part of an operator of the contract. Others take what a formula computes.
 TAKE_FORMULAS = (
     "aten.mul.Tensor", "aten.mul_.Tensor", "aten.add.Tensor", "aten.add_.Tensor", "aten.sub.Tensor", "aten.rsub.Scalar", "aten.div.Tensor",
-    "aten.sub_.Tensor", "aten.div_.Tensor", "aten.neg_.default",
-    "aten.pow.Tensor_Scalar", "aten.square.default", "aten.tanh.default", "aten.rsqrt.default", "aten.neg.default", "aten.mean.dim", "aten.cat.default",
+    "aten.sub_.Tensor", "aten.div_.Tensor", "aten.neg_.default", "aten.layer_norm.default",
+    "aten.pow.Tensor_Scalar", "aten.square.default", "aten.tanh.default", "aten.erf.default", "aten.rsqrt.default", "aten.neg.default", "aten.mean.dim", "aten.cat.default",
     "aten.to.dtype", "aten.to.dtype_layout", "aten.type_as.default", "aten.contiguous.default", "aten.clone.default", "aten.alias.default",
 )  # fmt: skip
 

@@ -16,14 +16,14 @@ CUT = "cut tensors by slices, split or chunk"
 
 # Each hint, and the operators that have it: names of `aten`, without their overloads.
 _HINTS: Tuple[Tuple[str, str], ...] = (
-    (ACTIVATION, "elu selu celu mish softplus log_sigmoid rrelu threshold hardshrink rrelu_with_noise erf exp expm1 log log1p sin cos atan sign sgn"),
+    (ACTIVATION, "elu selu celu mish softplus log_sigmoid rrelu threshold hardshrink rrelu_with_noise exp expm1 log log1p sin cos atan sign sgn"),
     (MEAN, "amax amin max min adaptive_max_pool2d adaptive_max_pool1d max_pool1d max_pool3d median logsumexp topk sort norm linalg_vector_norm std var prod"),
     ("use nn.AvgPool2d or nn.AdaptiveAvgPool2d of images", "avg_pool1d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool3d fractional_max_pool2d"),
     (POSITION, "argmax argmin gather take_along_dim masked_select nonzero nonzero_numpy"),
     (NORMS, "instance_norm _weight_norm_interface local_response_norm"),
     ("use attention over the positions", "lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell"),
-    ("give nn.MultiheadAttention need_weights=False, or use scaled_dot_product_attention", "bmm baddbmm"),
-    (MASK, "where gt lt ge le eq ne logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not tril triu masked_scatter"),
+    ("give nn.MultiheadAttention need_weights=False, or use scaled_dot_product_attention", "baddbmm"),
+    (MASK, "gt lt ge le eq ne logical_and logical_or logical_not bitwise_and bitwise_or bitwise_not tril triu masked_scatter"),
     (SMALLER, "conv_transpose1d conv_transpose2d conv_transpose3d pixel_shuffle pixel_unshuffle grid_sampler im2col col2im"),
     (SMALLER, "upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact2d upsample_linear1d upsample_bilinear2d"),
     (SMALLER, "upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa affine_grid_generator"),
@@ -80,10 +80,10 @@ def table() -> str:
     """The operators of `torch.export` by name, as docs/how-to/capture.md has them: those that are captured, and what to do in place of others."""
     from ._cut import CUTS
     from ._graph import HANDLERS
-    from ._mask import OF_ELEMENTS
+    from ._mask import COUNTED, GATHER, OF_ELEMENTS
 
     names = sorted({_short(name) for name in (*HANDLERS, *CUTS, *ALSO)})
-    masks = sorted({_short(name) for name in OF_ELEMENTS} - set(names))
+    masks = sorted({_short(name) for name in (*OF_ELEMENTS, GATHER, COUNTED)} - set(names))
     of_masks = {name.split(".")[0] for name in masks}
     rows = ["| operators | captured |", "|---|---|", f"| {_listed(names)} | as the table above says |", f"| {_listed(masks)} | in masks of padding alone |"]
     rows += [f"| {_listed(sorted(name for name in hinted.split() if name not in of_masks))} | no: {hint} |" for hint, hinted in _HINTS if not {*hinted.split()} <= of_masks]

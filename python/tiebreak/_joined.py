@@ -1,19 +1,22 @@
 """Channels that are chosen and joined: `cat`, `stack`, slices, `split` and other moves of activations, followed by the numbers of their elements.
 
-Where another operator takes such a tensor, each of its channels has to be a channel of one source, at the same positions or pixels, or a constant.
-Products with frozen matrices of zeros and ones choose the channels, and sums join them.
+Where another operator takes such a tensor, each of its channels has to be a channel of one source, at the same positions or pixels, or a constant;
+or each of its positions a position of one source (`_positions.py`). Products with frozen matrices of zeros and ones choose the channels, and sums
+join them. A tensor that is neither is made of its inputs, which are computed first.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
 from ._cut import CUTS, position_of
 from ._mask import ELEMENTS_MAX, MOVED
 from ._matcher import Matcher, Refused, Value
+from ._positions import Placed, Source, exchanged, placed
+from ._positions import made as made_of_positions
 
 # Operators that put elements in other places, leave some out, or repeat them. The numbers of the elements go the same way.
 MOVES = (
@@ -25,21 +28,11 @@ MOVES = (
 FOLLOWED = {*MOVES, *MOVED, *(name for name in CUTS if name != "aten.glu.default"), "aten.transpose.int", "aten.permute.default"}
 VIEWED = {*MOVED} - {"aten.slice.Tensor", "aten.select.int", "aten.index.Tensor", "aten.repeat.default"}
 JOINS = ("aten.cat.default", "aten.stack.default", "aten.hstack.default")
+PADS = ("aten.pad.default", "aten.constant_pad_nd.default")
 REDUCTIONS = {"aten.sum.dim_IntList": False, "aten.mean.dim": True}
 # A sum over more tensors than these is one over positions.
 PIECES_MAX = 64
-JOINED = "join and choose channels alone: dimension 1 of images [B, C, H, W], the last one of rows [.., C]"
-
-
-class Source(NamedTuple):
-    """A tensor of the network as rows of channels, or a constant, whose elements are known."""
-
-    name: Any
-    rows: int
-    channels: int
-    constant: Any = None
-    # The height and the width of images.
-    pixels: Optional[Tuple[int, int]] = None
+JOINED = "join and choose channels, dimension 1 of images [B, C, H, W] and the last one of rows [.., C], or positions of each sample, dimension 1 of [B, T, C]"
 
 
 class Joined(NamedTuple):
@@ -51,12 +44,13 @@ class Joined(NamedTuple):
     at: Any
     # The operator that chose or joined last.
     node: Any
+    # The same value, of inputs that are computed first.
+    again: Optional[Callable[[], Value]] = None
 
 
 class Column(NamedTuple):
     """How the channels are made: for each source the matrix, and the operator that takes its rows; and constants, that are added."""
 
-    layout: str
     parts: List[Tuple[Source, Any, Tuple[str, int]]]
     constant: Any
 
@@ -83,8 +77,12 @@ def begun(m: Matcher, x: Any, node: Any) -> Optional[Value]:
         return Value(Joined((Source(None, 0, 0, x.name.flatten()),), None, at, node), "joined", x.shape)
     if x.layout == "raw" and m.input_below is None:
         x = x._replace(name=m.image(x), layout="image") if len(x.shape) == 4 else x._replace(name=m.rows(x), layout="rows")
-    if x.layout in ("patches", "pixel"):
+    if x.layout in ("patches", "planes", "pixel", "last"):
         x = x._replace(name=m.rows(x), layout="rows")
+    if x.layout == "token":
+        rows = math.prod(m.shapes[x.name]) // x.shape[-1]
+        at = torch.arange(rows * x.shape[-1]).reshape(1, rows, x.shape[-1]).expand(x.shape)
+        return Value(Joined((Source(x.name, rows, x.shape[-1], token=x._replace(layout="parameter")),), None, at, node), "joined", x.shape)
     if x.layout not in ("rows", "split", "heads", "pooled", "image") or not isinstance(x.name, str):
         return None
     pixels, numbers, shape = None, torch.arange(math.prod(x.shape)), x.shape
@@ -116,16 +114,26 @@ def moved(m: Matcher, node: Any, x: Value, values: Dict[Any, Any]) -> Value:
             return value.name
         raise Refused("it moves elements by numbers that are no constants", JOINED)
 
+    def again(number: int) -> Callable[[], Value]:
+        def value() -> Value:
+            of_whole = settled(m, of_x, x)
+            found = moved(m, call, of_whole, {key: of_whole if other is x else other for key, other in values.items()})
+            return found.name[number] if found.layout == "pieces" else found
+
+        return value
+
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), of)
-    made = node.target(*args, **kwargs)
+    made, call = node.target(*args, **kwargs), node
+    of_x = next((argument for argument in node.all_input_nodes if values[argument] is x), None)
     # A refusal names what chose or joined, not the view behind it.
     node = followed.name.node if str(node.target) in VIEWED else node
-    pieces = [_of(followed, at, node) for at in (made if isinstance(made, (list, tuple)) else [made])]
+    is_second = x.layout == "joined" and of_x is not None
+    pieces = [_of(followed, at, node, again(number) if is_second else None) for number, at in enumerate(made if isinstance(made, (list, tuple)) else [made])]
     return Value(pieces, "pieces", x.shape) if isinstance(made, (list, tuple)) else pieces[0]
 
 
-def _of(x: Value, at: Any, node: Any) -> Value:
-    return Value(x.name._replace(at=at, node=node), "joined", tuple(at.shape))
+def _of(x: Value, at: Any, node: Any, again: Optional[Callable[[], Value]] = None) -> Value:
+    return Value(x.name._replace(at=at, node=node, again=again), "joined", tuple(at.shape))
 
 
 def computed(m: Matcher, node: Any, values: Dict[Any, Any]) -> Optional[Value]:
@@ -139,6 +147,10 @@ def computed(m: Matcher, node: Any, values: Dict[Any, Any]) -> Optional[Value]:
     if target in REDUCTIONS:
         return _reduced(m, node, x)
     made = node.meta["val"]
+    # Heads that are repeated for several heads of queries are heads as a whole.
+    if target == "aten.unsqueeze.default" and len(x.shape) == 4 and tuple(made.shape) == (*x.shape[:2], 1, *x.shape[2:]):
+        if (plan := _plan(m, x)) is not None and plan[0] == "heads":
+            return None
     # Pixels that become channels are those of a whole image.
     if x.name.pixels is not None and not isinstance(made, (list, tuple)) and made.dim() < len(x.shape) and target not in ("aten.select.int", *MOVES):
         if made.dim() < 4 and _plan(m, x) is not None:
@@ -152,7 +164,7 @@ def joined(m: Matcher, node: Any, tensors: Sequence[Any], dim: int) -> Value:
 
     followed = [begun(m, value, node) for value in tensors]
     kinds = {value.name.pixels is None for value in followed if value and any(source.constant is None for source in value.name.sources)}
-    if None in followed or len(kinds) != 1:
+    if any(value is None for value in followed) or len(kinds) != 1:
         raise Refused("it joins tensors that are no activations of one kind", JOINED)
     sources: Dict[Any, Tuple[int, Source]] = {}
     end, moved_to, pixels = 0, [], None
@@ -161,7 +173,7 @@ def joined(m: Matcher, node: Any, tensors: Sequence[Any], dim: int) -> Value:
         pixels = pixels or value.name.pixels
         begin = 0
         for source in value.name.sources:
-            size = _size(source)
+            size = source.size
             key = source.name if source.constant is None else id(source.constant)
             if key not in sources:
                 sources[key] = (end, source)
@@ -172,11 +184,13 @@ def joined(m: Matcher, node: Any, tensors: Sequence[Any], dim: int) -> Value:
         moved_to.append(at)
     join = torch.stack if "stack" in str(node.target) and "hstack" not in str(node.target) else torch.cat
     at = join(moved_to, dim)
-    return Value(Joined(tuple(source for _, source in sources.values()), pixels, at, node), "joined", tuple(at.shape))
 
+    def again() -> Value:
+        return joined(m, node, [_made(m, value) if value.layout == "joined" else value for value in tensors], dim)
 
-def _size(source: Source) -> int:
-    return source.rows * source.channels if source.constant is None else source.constant.numel()
+    is_second = any(value.layout == "joined" for value in tensors)
+    made = Joined(tuple(source for _, source in sources.values()), pixels, at, node, again if is_second else None)
+    return Value(made, "joined", tuple(at.shape))
 
 
 def _reduced(m: Matcher, node: Any, x: Value) -> Optional[Value]:
@@ -189,7 +203,7 @@ def _reduced(m: Matcher, node: Any, x: Value) -> Optional[Value]:
     pieces: List[Value] = []
     if len(dims) == 1 and isinstance(dims[0], int) and "dtype" not in node.kwargs:
         pieces = [_of(x, at, node) for at in (x.name.at.split(1, dims[0]) if keeps else x.name.at.unbind(dims[0]))]
-    if not 0 < len(pieces) <= PIECES_MAX or any(_plan(m, piece) is None for piece in pieces):
+    if not 0 < len(pieces) <= PIECES_MAX or any(_of_channels(m, piece) is None for piece in pieces):
         if "stack" in str(node.all_input_nodes[0].target) and _plan(m, x) is None:
             instead = f"add at most {PIECES_MAX} tensors, which are stacked along that dimension and are all activations; add constants by x + constant"
             raise Refused(f"it adds up {list(x.shape)}, which is no activation, along dimension {given}", instead)
@@ -213,6 +227,11 @@ def channel_dim(x: Value) -> int:
     return 1 if x.layout in ("image", "pooled") or (x.layout == "raw" and len(x.shape) == 4) else len(x.shape) - 1
 
 
+def has_positions(x: Value) -> bool:
+    """True of a tensor whose other dimensions than the channels may be positions."""
+    return x.layout in ("rows", "split", "heads", "joined", "patches", "planes", "token", "last") or (x.layout == "raw" and len(x.shape) == 3)
+
+
 def slices(m: Matcher, x: Value, start: int, end: int, node: Any) -> Value:
     """Some channels of heads, or of rows, as a whole."""
     followed = begun(m, x, node)
@@ -227,31 +246,70 @@ def whole_of(m: Matcher, tensors: Sequence[Any], dim: int, node: Any) -> Value:
 
 
 def padded(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
-    """`F.pad` of channels."""
+    """`F.pad` of channels, or of positions. A negative number cuts."""
     import torch
 
     x, pads = a["self"], list(a["pad"])
-    place = 2 * (len(x.shape) - 1 - channel_dim(x))
-    fits = a.get("mode", "constant") == "constant" and all(count == 0 or number in (place, place + 1) for number, count in enumerate(pads)) and min(pads, default=0) >= 0
-    if not fits:
-        raise Refused(f"it pads {pads} of {list(x.shape)}", "give the convolution padding, as one number; channels alone are padded by F.pad")
-    sides = []
-    for number in (place, place + 1):
-        shape = list(x.shape)
-        shape[channel_dim(x)] = pads[number] if number < len(pads) else 0
-        sides.append(Value(torch.full(shape, float(a["value"] or 0)), "constant", tuple(shape)))
-    full = [value for value in (sides[0], x, sides[1]) if 0 not in value.shape]
-    return x if len(full) == 1 else joined(m, out, full, channel_dim(x))
+    sides = {len(x.shape) - 1 - number: (pads[2 * number], pads[2 * number + 1]) for number in range(len(pads) // 2)}
+    sides = {dim: pair for dim, pair in sides.items() if pair != (0, 0)}
+    is_image = x.layout in ("image", "pooled") or (x.layout == "raw" and len(x.shape) == 4)
+    if a.get("mode", "constant") != "constant" or 0 in sides or (is_image and set(sides) - {1}):
+        raise Refused(f"it pads {pads} of {list(x.shape)}", "give the convolution padding, as one number; channels and positions alone are padded by F.pad")
+    for dim, (before, after) in sides.items():
+        if min(before, after) < 0:
+            x = _cropped(m, x, out, dim, max(-before, 0), x.shape[dim] - max(-after, 0))
+        full = []
+        for count in (before, None, after):
+            shape = tuple(count if count is not None and at == dim else size for at, size in enumerate(x.shape))
+            if count is None:
+                full.append(x)
+            elif count > 0:
+                full.append(Value(torch.full(shape, float(a["value"] or 0)), "constant", shape))
+        x = x if len(full) == 1 else joined(m, out, full, dim)
+    return x
+
+
+def _cropped(m: Matcher, x: Value, node: Any, dim: int, first: int, end: int) -> Value:
+    followed = begun(m, x, node)
+    if followed is None:
+        raise Refused(f"it takes a part of {list(x.shape)} ({x.layout})", JOINED)
+    again = (lambda: _cropped(m, _made(m, x), node, dim, first, end)) if x.layout == "joined" else None
+    return _of(followed, followed.name.at.narrow(dim, first, end - first), node, again)
 
 
 def _made(m: Matcher, x: Value) -> Value:
-    plan = _plan(m, x)
-    if plan is None:
-        why = f"it makes {list(x.shape)}, whose channels are not channels of activations at the same positions, or not as rows, heads or images have them"
-        raise Refused(why, JOINED, x.name.node)
     from ._whole import where_of
 
-    names, m.where = [], where_of(x.name.node)
+    plan = _plan(m, x)
+    if plan is None and x.name.again is not None:
+        return _again(m, x)
+    if plan is None:
+        raise _neither(x)
+    m.where = where_of(x.name.node)
+    layout, how = plan
+    name = made_of_positions(m, how) if isinstance(how, Placed) else _of_columns(m, x, how)
+    return Value(exchanged(m, name), "rows", x.shape) if layout == "exchanged" else Value(name, layout, x.shape)
+
+
+def _neither(x: Value) -> Refused:
+    why = (
+        f"it makes {list(x.shape)}, whose channels are not channels of activations at the same positions, or not as rows, heads or images have them, "
+        "and whose positions are no positions of the same sample"
+    )
+    return Refused(why, JOINED, x.name.node)
+
+
+def _again(m: Matcher, x: Value) -> Value:
+    """The value, of inputs that are computed first."""
+    try:
+        return _made(m, x.name.again())
+    except Refused as error:
+        raise _neither(x) from error
+
+
+def _of_columns(m: Matcher, x: Value, plan: Column) -> str:
+    """Channels that are chosen and joined."""
+    names = []
     for source, matrix, (operator, number) in plan.parts:
         name = source.name
         if operator == "avg_pool":
@@ -269,19 +327,31 @@ def _made(m: Matcher, x: Value) -> Value:
         made = m.node("residual", made, name, tail="join")
     if plan.constant is not None:
         made = m.node("bias", made, m.constant(plan.constant), tail="constants")
-    return Value(made, plan.layout, x.shape)
+    return made
 
 
-def _plan(m: Matcher, x: Value) -> Optional[Column]:
-    """How the channels are made; None if they are not."""
-    for layout, at in _orders(x):
-        if (found := _columns(m, x.name, layout, at)) is not None:
-            return found
+def _plan(m: Matcher, x: Value) -> Optional[Tuple[str, Union[Column, Placed]]]:
+    """How the channels or the positions are made, and their layout; None if they are not."""
+    if (found := _of_channels(m, x)) is not None:
+        return found
+    if x.name.pixels is not None or any(source.pixels is not None for source in x.name.sources):
+        return None
+    for layout, at in _orders(m, x):
+        if layout != "pooled" and (by_position := placed(m, x.name.sources, at)) is not None:
+            return layout, by_position
     return None
 
 
-def _orders(x: Value) -> Iterator[Tuple[str, Any]]:
-    """The layouts that elements may have, each with the elements as rows of channels."""
+def _of_channels(m: Matcher, x: Value) -> Optional[Tuple[str, Column]]:
+    """How the channels are made, and their layout; None if they are not."""
+    for layout, at in _orders(m, x):
+        if (found := _columns(m, x.name, at)) is not None:
+            return layout, found
+    return None
+
+
+def _orders(m: Matcher, x: Value) -> Iterator[Tuple[str, Any]]:
+    """The layouts that elements may have, each with the elements as rows of channels. "exchanged" are rows of positions, for each channel."""
     at, shape = x.name.at, x.shape
     if not shape or 0 in shape:
         return
@@ -296,13 +366,15 @@ def _orders(x: Value) -> Iterator[Tuple[str, Any]]:
         yield "heads", at.transpose(1, 2).flatten(2).flatten(0, 1)
         if shape[2:] == (1, 1):
             yield "pooled", at.flatten(1)
+    if len(shape) == 3 and shape[0] == m.batch:
+        yield "exchanged", at.transpose(1, 2).flatten(0, 1)
 
 
-def _columns(m: Matcher, of: Joined, layout: str, at: Any) -> Optional[Column]:
+def _columns(m: Matcher, of: Joined, at: Any) -> Optional[Column]:
     import torch
 
     count, width = at.shape
-    ends = torch.tensor([_size(source) for source in of.sources]).cumsum(0)
+    ends = torch.tensor([source.size for source in of.sources]).cumsum(0)
     owner = torch.bucketize(at.contiguous(), ends, right=True)
     if not bool((owner == owner[:1]).all()):
         return None
@@ -312,7 +384,9 @@ def _columns(m: Matcher, of: Joined, layout: str, at: Any) -> Optional[Column]:
         mine = (owner[0] == number).nonzero().flatten()
         if not len(mine):
             continue
-        local = at[:, mine] - (int(ends[number]) - _size(source))
+        local = at[:, mine] - (int(ends[number]) - source.size)
+        if source.token is not None:
+            return None
         if source.constant is not None:
             found = source.constant[local]
             if not bool((found == found[:1]).all()):
@@ -331,7 +405,7 @@ def _columns(m: Matcher, of: Joined, layout: str, at: Any) -> Optional[Column]:
         parts.append((source, None if whole else matrix, taken))
     if not parts:
         return None
-    return Column(layout, parts, constants if constants.any() else None)
+    return Column(parts, constants if constants.any() else None)
 
 
 def _taken(m: Matcher, of: Joined, source: Source, rows: Any, count: int) -> Optional[Tuple[str, int]]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from ._matcher import Refused, Value
+from ._matcher import Matcher, Refused, Value
 
 # A score with this addend, or a lesser one, has the probability 0: PyTorch's masks hold -inf, or the least number of their type.
 HIDDEN = -1e30
 ELEMENTS_MAX = 2**26
 
+GATHER, COUNTED = "aten.gather.default", "aten.cumsum.default"
 COMPARED = ("aten.ne.Scalar", "aten.eq.Scalar")
 # Operators that put elements in other places, or repeat them.
 MOVED = (
@@ -30,6 +31,7 @@ OF_ELEMENTS = (
     "aten.bitwise_or.Tensor", "aten.logical_and.default", "aten.logical_or.default", "aten.add.Tensor", "aten.sub.Tensor", "aten.rsub.Scalar",
     "aten.mul.Tensor", "aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar", "aten.masked_fill.Scalar",
     "aten.masked_fill.Tensor", "aten.masked_fill_.Scalar", "aten.zeros_like.default", "aten.ones_like.default", "aten.full_like.default",
+    "aten.type_as.default",
 )  # fmt: skip
 
 
@@ -50,6 +52,12 @@ def computed(node: Any, values: Dict[Any, Any]) -> Optional[Value]:
         return _compared(node, inputs[0].shape, node.args[1])
     masks = [value.name for value in inputs if isinstance(value, Value) and value.layout == "mask"]
     known = all(isinstance(value, Value) and value.layout in ("mask", "constant") for value in inputs)
+    if target == GATHER and masks and known and values[node.args[2]].layout == "mask" and values[node.args[0]].layout == "constant":
+        made = [_applied(node, values, part) for part in ("real", "hidden")]
+        if bool((made[0] == made[1]).all()):
+            # Whatever is padding, the numbers are the same.
+            return Value(made[0], "constant", tuple(made[0].shape))
+        return Value(Mask(masks[0].padding, masks[0].at, *made), "mask", tuple(made[0].shape))
     if not masks or not known or target not in (*MOVED, *OF_ELEMENTS):
         return None
     shape = tuple(node.meta["val"].shape)
@@ -60,6 +68,14 @@ def computed(node: Any, values: Dict[Any, Any]) -> Optional[Value]:
     made = [_applied(node, values, part) for part in ("real", "hidden")]
     at = _applied(node, values, "at") if target in MOVED else _joined([mask.at for mask in masks], shape)
     return Value(Mask(masks[0].padding, at, *made), "mask", shape)
+
+
+def counted(m: Matcher, node: Any, values: Dict[Any, Any]) -> Optional[Value]:
+    """Positions that are counted over the ids that are no padding, in texts without padding; None if it is another operator."""
+    x = values[node.all_input_nodes[0]] if str(node.target) == COUNTED and len(node.all_input_nodes) == 1 else None
+    if not isinstance(x, Value) or x.layout != "mask":
+        return None
+    return m.without(x.name.padding, _applied(node, values, "real"))
 
 
 def _compared(node: Any, shape: Tuple[int, ...], padding: Any) -> Value:

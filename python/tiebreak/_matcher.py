@@ -11,6 +11,7 @@ import numpy as np
 
 INPUTS = "inputs"
 NAME_MAX = 100
+TURNED = "turned "
 
 # The layouts. "raw": the inputs as they come. "tokens": integers, flat. "rows": [N, C] of PyTorch's [.., C]. "image": [B, H, W, C] of
 # [B, C, H, W]. "pooled": [B, C] of [B, C, 1, 1]. "split" and "heads": [B T, H D] of [B, T, H, D] and of [B, H, T, D]. "positions": the
@@ -18,7 +19,8 @@ NAME_MAX = 100
 # part of an operator. "repeated": heads [B, K, G, T, D], G times each; "grouped": the same as [B, K G, T, D]. "constant": a tensor that
 # depends on nothing. "columns": a linear layer whose output is cut into channels (`_cut.py`). "turned parameter": a matrix transposed.
 # "log softmax": logits before a loss that takes the logarithm of their softmax. "first row": the first row of a table for each position. "planes" and "patches": [B, H, W, C] of [B, C, H W] and of
-# [B, H W, C]. "pixel": [B, 1, 1, C] of [B, C] or [B, C, 1] (`_spread.py`). "token": a parameter [1, 1, C] for each sample. "turned": heads whose last dimensions are exchanged. "scores": what an attention
+# [B, H W, C]. "last": an image with its channels last, [B, H, W, C]. "merged": heads [B H, T, D].
+# "pixel": [B, 1, 1, C] of [B, C] or [B, C, 1] (`_spread.py`). "token": a parameter [1, 1, C] for each sample. "turned": heads whose last dimensions are exchanged. "scores": what an attention
 # makes of queries and keys. "mask": what hides padding (`_mask.py`). "labels", "parameter", "buffer", "loss".
 
 
@@ -42,8 +44,9 @@ class Part(NamedTuple):
     """A parameter of the network: the part `number` of `count` of a tensor of the model, in the layout of a role."""
 
     source: str
-    # "plain", "kernels" of a convolution, "pixel kernels" of a linear layer, a "transposed" matrix, or without dimensions of 1 in front: a "row" [1, 1, C] or a "table" [1, T, C].
-    # A role of numbers, such as "1 8", is the shape of a tensor whose dimensions of 1 the network does not have.
+    # "plain", "kernels" of a convolution, "pixel kernels" of a linear layer, a "transposed" matrix, or a "table" [1, T, C] without its dimension of 1.
+    # A role of numbers, such as "1 8", is the shape of a tensor whose dimensions of 1 the network does not have. "turned 1 4 8" is that of rows
+    # [4, 8] which the network has as [8, 4].
     role: str
     number: int
     count: int
@@ -79,8 +82,10 @@ def to_role(array: Any, part: Part) -> Any:
         array = array[:, None, None]
     elif part.role == "transposed":
         array = array.T
-    elif part.role in ("row", "table"):
-        array = array.reshape(array.shape[2 if part.role == "row" else 1 :])
+    elif part.role == "table":
+        array = array.reshape(array.shape[1:])
+    elif part.role.startswith(TURNED):
+        array = array.reshape(-1, array.shape[-1]).T
     elif part.role[0].isdigit():
         array = array.reshape([size for size in array.shape if size != 1] or [1])
     if part.rows:
@@ -96,14 +101,16 @@ def from_role(arrays: Sequence[Any], parts: Sequence[Part]) -> Any:
         ordered = np.empty_like(whole)
         ordered[[row for part in parts for row in part.rows]] = whole
         whole = ordered
+    if role.startswith(TURNED):
+        return whole.T.reshape([int(size) for size in role[len(TURNED) :].split()])
     if role[0].isdigit():
         return whole.reshape([int(size) for size in role.split()])
     if role == "kernels":
         return whole.transpose(0, 3, 1, 2)
     if role == "pixel kernels":
         return whole[:, 0, 0]
-    if role in ("row", "table"):
-        return whole.reshape(((1, 1) if role == "row" else (1,)) + whole.shape)
+    if role == "table":
+        return whole.reshape((1, *whole.shape))
     return whole.T if role == "transposed" else whole
 
 
@@ -123,13 +130,21 @@ class Matcher:
         self.loss: Dict[str, Any] = {}
         self.classes = 0
         self.norms: Dict[str, str] = {}
+        # The parameters that some operator of the loss reads.
+        self.read: Set[Optional[str]] = set()
         # The tables of rotary positions so far, with what they turn and their base.
         self.rotations: List[Tuple[Any, Any, float]] = []
         self.names = {INPUTS, *shapes}
+        # The token id that may not occur, since positions are counted without it.
+        self.absent: Optional[int] = None
         # The token id of padding that attentions hide.
         self.padding: Optional[int] = None
         self.images: Optional[str] = None
         self.sequences: Optional[str] = None
+        # Rows by those whose positions and channels are exchanged with theirs.
+        self.exchanges: Dict[str, str] = {}
+        # Constants of positions by the rows of samples that hold them.
+        self.tables: Dict[str, str] = {}
         # Constants of the model that the network has as frozen parameters, and operators whose output was needed as a whole.
         self.constants: Dict[str, np.ndarray] = {}
         self.whole: Dict[Any, Value] = {}
@@ -200,6 +215,22 @@ class Matcher:
             raise Refused(f"the parameter {source} is used in two layouts", "give each use a parameter of its own")
         return name
 
+    def vector_of(self, value: Value) -> str:
+        """A parameter of one row, [C] with dimensions of 1 in front of it."""
+        shape = self.shapes[value.name]
+        return self.parameter(value, "plain" if len(shape) == 1 else " ".join(map(str, shape)))
+
+    def without(self, padding: int, tensor: Any) -> Value:
+        """A tensor that is computed of which ids are padding, where no id is."""
+        if self.absent not in (None, padding):
+            raise Refused(f"it counts positions without the id {padding}, and another operator without {self.absent}", "let one id be that of padding")
+        self.absent = padding
+        return Value(tensor, "constant", tuple(tensor.shape))
+
+    def turned_rows(self, value: Value) -> str:
+        """A parameter of rows [.., C] as the matrix [C, rows]."""
+        return self.parameter(value, TURNED + " ".join(map(str, self.shapes[value.name])))
+
     def image(self, value: Value) -> str:
         """A value as an image with its channels last."""
         no_formula(value)
@@ -228,7 +259,7 @@ class Matcher:
             self.take_inputs(value.shape)
             self.sequences = self.sequences or self.inputs_as("rows")
             return self.sequences
-        if isinstance(value, Value) and value.layout == "patches":
+        if isinstance(value, Value) and value.layout in ("patches", "last"):
             return self.node("rows", value.name, tail="rows")
         if isinstance(value, Value) and value.layout == "pixel" and len(value.shape) == 2:
             return self.node("flatten", value.name, tail="flatten")
@@ -244,9 +275,15 @@ class Matcher:
             return (self.image(value), "image") if len(value.shape) == 4 else (self.rows(value), "rows")
         if value.layout == "patches":
             return self.rows(value), "rows"
-        if value.layout not in ("rows", "image", "pooled", "split", "heads", "pixel"):
+        if value.layout not in ("rows", "image", "pooled", "split", "heads", "pixel", "last"):
             raise Refused(f"it takes {value.layout}", "apply it to activations")
         return value.name, value.layout
+
+    def without_exchanges(self) -> None:
+        """Leaves out exchanges of positions and channels that nothing takes, since an exchange of an exchange is the tensor before it."""
+        taken = {name for node in self.nodes for name in node["inputs"]}
+        last = self.nodes[-1:]
+        self.nodes = [node for node in self.nodes if node["operator"] != "exchange" or node["name"] in taken or node in last]
 
     def take_inputs(self, shape: Sequence[int]) -> None:
         if self.input_shape not in (None, list(shape)):

@@ -60,11 +60,18 @@ def at_each_pixel(m: Matcher, value: Any, shape: Tuple[int, ...]) -> Any:
     return Value(m.node("adaptive_avg_pool", value.name, tail="repeat", windows=list(shape[2:])), "image", shape)
 
 
+def at_pixels(m: Matcher, x: Value, weight: Any, bias: Any, out: Any) -> Value:
+    """A linear layer of each pixel's channels: a convolution of one pixel."""
+    return Value(_layer(m, x, weight, bias), "last", tuple(out.meta["val"].shape))
+
+
 def linear(m: Matcher, x: Value, weight: Any, bias: Any, out: Any) -> Value:
     """A linear layer of numbers for each image: a convolution of one pixel."""
     if len(x.shape) != 2:
         raise Refused(f"it takes {list(x.shape)} (pixel)", "give the layer [B, C]")
+    return Value(_layer(m, x, weight, bias), "pixel", tuple(out.meta["val"].shape))
+
+
+def _layer(m: Matcher, x: Value, weight: Any, bias: Any) -> str:
     made = m.node("conv2d" if m.convolution == 1 else "conv2d_v2", x.name, m.parameter(weight, "pixel kernels"), stride=1, padding=0)
-    if bias is not None:
-        made = m.node("bias", made, m.parameter(bias), tail="add_bias")
-    return Value(made, "pixel", tuple(out.meta["val"].shape))
+    return made if bias is None else m.node("bias", made, m.parameter(bias), tail="add_bias")

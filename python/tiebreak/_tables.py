@@ -18,8 +18,12 @@ def embedding(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
     shape, padding = tuple(out.meta["val"].shape), a["padding_idx"]
     if a["scale_grad_by_freq"] or a["sparse"]:
         raise Refused("scale_grad_by_freq or sparse is set", "leave them out")
+    if a["indices"].layout == "mask":
+        mask = a["indices"].name
+        a = {**a, "indices": m.without(mask.padding, mask.real)}
     if a["indices"].layout == "constant":
-        same("padding_idx", padding, -1, "leave padding_idx out, where the numbers are constants")
+        if padding >= 0 and bool((a["indices"].name == padding).any()):
+            raise Refused(f"padding_idx is {padding}, which is among its constant numbers", "leave padding_idx out, where the numbers are constants")
         layout, first = _of_constant(a["indices"].name)
         return Value((a["weight"], first) if first else a["weight"], layout, shape)
     if a["indices"].layout != "tokens":
@@ -88,32 +92,40 @@ def _check_positions(m: Matcher, shape: Any, numbers: int, rows: int) -> None:
         raise Refused(f"the table has {rows} rows, and a sample {positions} positions", f"make the table as long as a sample, or shorter than {ROWS_MAX}")
 
 
+def token(m: Matcher, value: Value, shape: Any) -> Optional[Value]:
+    """A parameter of P rows, the same for each sample, as [B, P, C]; None if it is another shape."""
+    if len(shape) != 3 or shape[0] != m.batch or value.shape[-1:] != shape[-1:] or math.prod(value.shape) != math.prod(shape[1:]):
+        return None
+    return value._replace(layout="token", shape=tuple(shape))
+
+
 def joined(m: Matcher, values: List[Value], dim: int, out: Any) -> Optional[Value]:
-    """A class token before the positions of each sample; None if something else is joined."""
+    """Class tokens before the positions of each sample; None if something else is joined."""
     shape = tuple(out.meta["val"].shape)
-    if len(values) != 2 or len(shape) != 3 or dim % 3 != 1:
+    if len(values) < 2 or len(shape) != 3 or dim % 3 != 1:
         return None
-    token, x = values
-    is_token = token.layout == "token" or (token.layout == "parameter" and m.batch == 1)
-    if not is_token or token.shape != (m.batch, 1, shape[2]) or x.layout not in ("patches", "rows"):
+    *tokens, x = values
+    tokens = [token(m, value, value.shape) if value.layout == "parameter" else value for value in tokens]
+    if x.layout not in ("patches", "rows") or any(value is None or value.layout != "token" or value.shape != (m.batch, 1, shape[2]) for value in tokens):
         return None
-    name = m.node("class_token", x.name, m.parameter(token._replace(layout="parameter"), "row"))
+    name = x.name
+    for value in tokens[::-1]:
+        name = m.node("class_token", name, m.vector_of(value._replace(layout="parameter")))
     return Value(name, "rows", shape)
 
 
 def selected(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
     x = a["self"]
-    if isinstance(x, Value) and x.layout in ("split", "heads", "rows", "image") and len(x.shape) == 4:
+    is_position = isinstance(x, Value) and x.layout in ("rows", "raw", "patches") and len(x.shape) == 3 and a["dim"] % 3 == 1
+    if is_position and (value := position(m, x, a["index"] % x.shape[1], tuple(out.meta["val"].shape))) is not None:
+        return value
+    if isinstance(x, Value) and (x.layout == "image" or _joined.has_positions(x)) and a["dim"] % len(x.shape) > 0:
         return _joined.moved(m, out, x, {out.all_input_nodes[0]: x})
-    if not isinstance(x, Value) or x.layout not in ("rows", "raw", "patches") or len(x.shape) != 3 or a["dim"] % 3 != 1:
-        raise Refused(f"it takes number {a['index']} of dimension {a['dim']}", "take the first or the last position of each sample, x[:, 0] or x[:, -1]")
-    return position(m, x, a["index"] % x.shape[1], tuple(out.meta["val"].shape))
+    raise Refused(f"it takes number {a['index']} of dimension {a['dim']} of {list(x.shape)}", "take positions or channels of each sample, as x[:, 0] or x[..., 0]")
 
 
-def position(m: Matcher, x: Value, place: int, shape: Any) -> Value:
-    """One position of each sample."""
+def position(m: Matcher, x: Value, place: int, shape: Any) -> Optional[Value]:
+    """The first or the last position of each sample; None if it is another one."""
     same("the first dimension", x.shape[0], m.batch, "take a position of each sample")
     kind = {x.shape[1] - 1: "last_position", 0: "first_position"}.get(place)
-    if kind is None:
-        raise Refused(f"it takes position {place} of {x.shape[1]}", "take the first or the last position of each sample alone, x[:, 0] or x[:, -1]")
-    return Value(m.node(kind, m.rows(x)), "rows", shape)
+    return None if kind is None else Value(m.node(kind, m.rows(x)), "rows", shape)

@@ -10,7 +10,7 @@ import numpy as np
 from . import _joined, _spread, _tables
 from ._matcher import Matcher, Refused, Value, no_formula
 
-ACTIVATIONS = ("rows", "raw", "image", "pooled", "split", "heads", "patches", "pixel")
+ACTIVATIONS = ("rows", "raw", "image", "pooled", "split", "heads", "patches", "pixel", "last")
 # The greatest exponent of a power.
 POWER_MAX = 8
 BROADCAST = "compute with tensors of one shape, with a parameter or a constant for each channel, or with a number"
@@ -47,7 +47,11 @@ def where_of(node: Any) -> str:
 
 
 def _computed(m: Matcher, value: Value, op: str, args: Tuple[Any, ...]) -> Value:
+    from ._formula import without_gain
+
     node = value.name.node
+    if (normed := without_gain(m, value)) is not None:
+        return normed
     if op == "mul":
         return times(m, *args, node)
     if op == "add":
@@ -84,6 +88,8 @@ def minus(m: Matcher, x: Any, y: Any, node: Any) -> Value:
         return plus(m, x, -y, node)
     if y.layout == "constant" and y.name.is_floating_point():
         return plus(m, x, y._replace(name=-y.name), node)
+    if not isinstance(x, Value):
+        return plus(m, times(m, y, -1, node), x, node)
     if y.layout == "parameter":
         # x - y = -(-x + y)
         return times(m, plus(m, times(m, x, -1, node), y, node), -1, node)
@@ -97,6 +103,9 @@ def times(m: Matcher, x: Any, y: Any, node: Any) -> Value:
     if (name := _of_channels(m, x, y)) is not None:
         (of, layout), shape = m.any(x), x.shape
         return Value(m.node("gain", of, name), layout, shape)
+    if (table := _table(m, x, y)) is not None:
+        of, layout = m.any(x)
+        return Value(_times_table(m, of, table), layout, x.shape)
     return _of_one_shape(m, "mul", "multiplies", x, y, shape)
 
 
@@ -104,8 +113,9 @@ def plus(m: Matcher, x: Any, y: Any, node: Any) -> Value:
     """A sum."""
     shape = tuple(node.meta["val"].shape)
     x, y = _ordered("adds", x, y)
-    if isinstance(y, Value) and y.layout == "constant" and (table := _positions(m, x, y)) is not None:
-        return Value(m.node("position_embedding", m.rows(x), m.constant(table)), "rows", x.shape)
+    if (table := _table(m, x, y)) is not None and not (table == table[:1]).all():
+        of, layout = m.any(x)
+        return Value(m.node("position_embedding", of, m.constant(table)), layout, x.shape)
     if isinstance(y, Value) and (sum_of_rows := _tables.added(m, x, y, node)) is not None:
         return sum_of_rows
     if (name := _of_channels(m, x, y)) is not None:
@@ -119,7 +129,8 @@ def _ordered(does: str, x: Any, y: Any) -> Tuple[Any, Any]:
     for first, second in ((x, y), (y, x)):
         if isinstance(first, Value) and first.layout in ACTIVATIONS:
             return first, second
-    raise Refused(f"it {does} {_shown(x)} and {_shown(y)}", BROADCAST)
+    is_moved = any(isinstance(value, Value) and value.layout == "moved" for value in (x, y))
+    raise Refused(f"it {does} {_shown(x)} and {_shown(y)}", f"{'give nn.MultiheadAttention need_weights=False, or ' if is_moved else ''}{BROADCAST}")
 
 
 def _shown(x: Any) -> str:
@@ -150,7 +161,7 @@ def _of_channels(m: Matcher, x: Any, y: Any) -> Optional[str]:
     if y.layout == "constant" and math.prod(y.shape) == 1 and len(y.shape) <= len(x.shape) and y.name.is_floating_point():
         return m.vector(channels, float(y.name))
     # The dimension of PyTorch's tensor that has the channels.
-    place = len(x.shape) - 1 if x.layout in ("rows", "patches") or (len(x.shape) < 4 and x.layout != "pooled") else 1
+    place = len(x.shape) - 1 if x.layout in ("rows", "patches", "last") or (len(x.shape) < 4 and x.layout != "pooled") else 1
     due = [channels if dim == place else 1 for dim in range(len(x.shape))]
     if x.layout in ("split", "heads") or (x.layout == "pixel" and len(x.shape) != 2) or math.prod(y.shape) != channels:
         return None
@@ -158,15 +169,28 @@ def _of_channels(m: Matcher, x: Any, y: Any) -> Optional[str]:
         return None
     if y.layout == "constant":
         return m.constant(y.name.float().numpy().reshape(channels)) if y.name.is_floating_point() else None
-    return m.parameter(y, "plain" if len(y.shape) == 1 else " ".join(map(str, y.shape)))
+    return m.vector_of(y)
 
 
-def _positions(m: Matcher, x: Any, y: Value) -> Optional[Any]:
-    """The constant rows that are added to the positions of each sample, [T, C]; None if y is another constant."""
-    if not isinstance(x, Value) or x.layout not in ("rows", "raw", "patches") or len(x.shape) != 3 or x.shape[0] != m.batch or not y.name.is_floating_point():
+def _table(m: Matcher, x: Any, y: Any) -> Optional[Any]:
+    """The constant rows that stand beside the positions of each sample, [T, C]; None if y is another constant."""
+    if not isinstance(x, Value) or x.layout not in ("rows", "raw", "patches", "split", "heads") or x.shape[0] != m.batch or len(x.shape) not in (3, 4):
         return None
-    if y.shape == x.shape[1:]:
-        return np.asarray(y.name.float())
-    if len(y.shape) == 3 and y.shape[0] in (1, m.batch) and y.shape[1:] == x.shape[1:] and bool((y.name == y.name[:1]).all()):
-        return np.asarray(y.name[0].float())
-    return None
+    if not isinstance(y, Value) or y.layout != "constant" or not y.name.is_floating_point() or (x.layout == "raw" and len(x.shape) == 4):
+        return None
+    if len(y.shape) > len(x.shape) or any(size not in (1, due) for size, due in zip(y.shape[::-1], x.shape[::-1])):
+        return None
+    table = y.name.float().expand(x.shape)
+    table = (table.transpose(1, 2) if x.layout == "heads" else table).reshape(m.batch, -1, channels_of(x))
+    return table[0].numpy() if bool((table == table[:1]).all()) else None
+
+
+def _times_table(m: Matcher, of: str, table: Any) -> str:
+    """Rows times constants of their positions. A product takes two tensors of samples: zeros of these rows, to which the constants are added."""
+    if (table == table[:1]).all():
+        return m.node("gain", of, m.constant(table[0]))
+    constant = m.constant(table)
+    if constant not in m.tables:
+        zeros = m.node("gain", of, m.vector(table.shape[1], 0), tail="zeros")
+        m.tables[constant] = m.node("position_embedding", zeros, constant, tail="constants")
+    return m.node("mul", of, m.tables[constant])

@@ -566,7 +566,7 @@ fn operators_over_images() {
 #[test]
 fn operators_over_positions() {
     let attributes = Attributes { samples: 2, heads: 4, theta: 50.0, ..Attributes::default() };
-    for name in ["silu", "sigmoid", "tanh", "first_position", "last_position", "mean_positions"] {
+    for name in ["silu", "sigmoid", "tanh", "first_position", "last_position", "mean_positions", "exchange"] {
         check_operator(name, attributes.clone(), &[&[6, 4]]);
     }
     check_operator("swiglu", attributes.clone(), &[&[3, 5], &[3, 5]]);

@@ -3,8 +3,8 @@
 /// The numbers that an operator may need besides its inputs. Each operator reads its own.
 #[derive(Clone, Debug)]
 pub struct Attributes {
-    /// Samples that the rows of attentions, `rotary`, `dropout`, `position_embedding`, `class_token`, `first_position`, `last_position` and
-    /// `mean_positions` hold.
+    /// Samples that the rows of attentions, `rotary`, `dropout`, `position_embedding`, `class_token`, `first_position`, `last_position`,
+    /// `mean_positions` and `exchange` hold.
     pub samples: u32,
     /// Heads of attentions, `rotary` and `rms_norm`.
     pub heads: u32,

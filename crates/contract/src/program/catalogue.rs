@@ -352,6 +352,13 @@ pub const OPERATORS: &[Operator] = &[
         gradient,
         |b, i, a| out(operators::mean_positions(b, i[0], a.samples)?)
     ),
+    operator!(
+        "exchange",
+        "positions and channels of each sample exchanged (--samples)",
+        &[input("x", "N C")],
+        gradient,
+        |b, i, a| out(operators::exchange(b, i[0], a.samples)?)
+    ),
     operator!("rows", "x as rows of its last dimension", &[input("x", "B H W C")], gradient, |b, i, _| out(
         operators::rows(b, i[0])
     )),

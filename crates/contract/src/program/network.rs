@@ -51,6 +51,7 @@ pub const ATTRIBUTES: &[(&str, Type, &str)] = &[
     ("padding", integer(0, GEOMETRY), "Rows and columns of zeros around an image."),
     ("stride", integer(1, GEOMETRY), "Pixels from one patch or window to the next."),
     ("theta", Type::Number { least: 1.0, above: false, below: None }, "The base of the frequencies."),
+    ("window", integer(1, 1 << 16), "The last positions that a position attends to, its own included."),
     ("windows", Type::List { of: &integer(1, GEOMETRY), least: 2, most: 2 }, "Windows down and across."),
 ];
 
@@ -518,6 +519,7 @@ fn set(attributes: &mut Attributes, name: &str, ty: Type, value: &Value) -> std:
         "kernel" => attributes.kernel = integer(value)?,
         "padding" => attributes.padding = integer(value)?,
         "stride" => attributes.stride = integer(value)?,
+        "window" => attributes.window = Some(integer(value)?),
         "windows" => match value.as_array().map(Vec::as_slice) {
             Some([down, across]) => attributes.windows = [integer(down)?, integer(across)?],
             _ => return Err(refused()),

@@ -106,6 +106,12 @@ fn networks_that_write_no_text_are_refused_by_name() {
             "node end (mean_positions): it leaves one row of each text",
         ),
         (
+            behind(
+                r#"{"inputs":["logits"],"name":"turn","operator":"exchange"},{"inputs":["turn"],"name":"end","operator":"exchange"}"#,
+            ),
+            "node turn (exchange): it makes the positions of a text its channels",
+        ),
+        (
             node("\"below\":11,\"name\"", "\"below\":10,\"name\""),
             "node logits (matmul): it makes logits of 11 classes, and the inputs are below 10",
         ),
@@ -170,6 +176,7 @@ fn samples_that_depend_on_one_another_are_refused() {
         "w residual p p; d dropout w | \"p\": 0.5; a matmul inputs d",
         "w matmul p p; n layer_norm w v v | \"epsilon\": 1; a matmul inputs n",
         "a position_embedding inputs t",
+        "x exchange inputs; y exchange x; a matmul y p",
         "m mul inputs inputs; g gain m v; s sigmoid g; r rows s; a matmul r p",
     ] {
         let (_, model) = small(nodes).unwrap();
@@ -190,6 +197,10 @@ fn samples_that_depend_on_one_another_are_refused() {
         (
             "u mean_positions p; m matmul inputs u; w matmul p u; a matmul m w",
             "node u (mean_positions): its inputs have no rows of samples",
+        ),
+        (
+            "u exchange p; y exchange u; w matmul p y; a matmul inputs w",
+            "node u (exchange): its inputs have no rows of samples",
         ),
         (
             &format!("m matmul inputs p; a attention m p m | {attention}"),

@@ -44,7 +44,7 @@ pub(crate) use pool::adaptive_avg_pool;
 pub use pool::{Window, avg_pool, max_pool};
 pub use rotary::{Rotary, rotary, rotary_tables};
 pub(super) use rotary::{rotary_error, rotary_tables_at};
-pub(crate) use sample_rows::{class_token, first_position, last_position, mean_positions, rows};
+pub(crate) use sample_rows::{class_token, exchange, first_position, last_position, mean_positions, rows};
 
 use super::builder::Builder;
 use super::expr::Body;

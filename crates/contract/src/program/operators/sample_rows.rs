@@ -1,5 +1,5 @@
-//! class_token.v1, first_position.v1, last_position.v1, and the means of positions: rows that are put before the positions of each
-//! sample, or made of them.
+//! class_token.v1, first_position.v1, last_position.v1, the means of positions, and the exchange of positions and channels: rows that
+//! are put before the positions of each sample, or made of them.
 
 use super::convolution::mean_of_rows;
 use super::operand::im2col;
@@ -136,6 +136,24 @@ pub(crate) fn last_position(b: &mut Builder, x: TensorId, samples: u32) -> Resul
 pub(crate) fn mean_positions(b: &mut Builder, x: TensorId, samples: u32) -> Result<TensorId, String> {
     let [rows, channels] = cut(b, x, samples)?;
     Ok(mean_of_rows(b, x, [samples, rows, channels]))
+}
+
+/// x [N, C] of B samples of T rows -> [B C, T]: row b C + c is channel c of sample b, at all of its positions.
+///
+/// # Errors
+/// If the samples do not divide the rows.
+pub(crate) fn exchange(b: &mut Builder, x: TensorId, samples: u32) -> Result<TensorId, String> {
+    let [rows, channels] = cut(b, x, samples)?;
+    let y = exchanged(b, x, [samples, rows, channels]);
+    b.differentiable(y, move |b, dy| vec![(x, exchanged(b, dy, [samples, channels, rows]))]);
+    Ok(y)
+}
+
+/// A tensor [samples, rows, columns] copied to [samples columns, rows].
+fn exchanged(b: &mut Builder, tensor: TensorId, [samples, rows, columns]: [u32; 3]) -> TensorId {
+    let dims = [1, samples, columns, rows];
+    let view = View { tensor, offset: 0, dims, strides: [0, rows * columns, 1, columns] };
+    b.copy(view, &[samples * columns, rows])
 }
 
 /// x [.., C] as rows [N, C] of its last dimension.

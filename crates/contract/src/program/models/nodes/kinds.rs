@@ -150,9 +150,11 @@ pub const NODE_KINDS: &[NodeKind] = &[
     kind("first_position", "the first position of each of B samples: [B, C]", &[input("x", "N C")], &[], |b, p, i, _| operators::first_position(b, i[0], p.samples()?)),
     kind("last_position", "the last position of each of B samples: [B, C]", &[input("x", "N C")], &[], |b, p, i, _| operators::last_position(b, i[0], p.samples()?)),
     kind("mean_positions", "the mean over the positions of each of B samples: [B, C]", &[input("x", "N C")], &[], |b, p, i, _| operators::mean_positions(b, i[0], p.samples()?)),
+    kind("exchange", "positions and channels of each of B samples exchanged: [B C, T]", &[input("x", "N C")], &[], |b, p, i, _| operators::exchange(b, i[0], p.samples()?)),
     kind("rows", "rows of the last dimension: [N, C]", &[input("x", ".. C")], &[], |b, _, i, _| Ok(operators::rows(b, i[0]))),
     kind("attention", "causal attention of heads, with dropout of its probabilities", &[input("q", "N C"), input("k", "N C"), input("v", "N C")], &["heads", "p"], |b, p, i, a| attention(b, p, i, a, Seen::Earlier)),
     kind("grouped_attention", "causal attention, where heads of k and v serve several heads of q", &[input("q", "N C"), input("k", "N X"), input("v", "N X")], &["heads", "p"], |b, p, i, a| attention(b, p, i, a, Seen::Earlier)),
+    kind("window_attention", "`grouped_attention` over the last `window` positions up to each, its own included", &[input("q", "N C"), input("k", "N X"), input("v", "N X")], &["heads", "window", "p"], window_attention),
     kind("bidirectional_attention", "attention over all positions of a sample, where heads of k and v serve one or several heads of q", &[input("q", "N C"), input("k", "N X"), input("v", "N X")], &["heads", "p"], |b, p, i, a| attention(b, p, i, a, Seen::All)),
     kind("padded_attention", "`bidirectional_attention` over the positions whose id is not `ignore`", &[input("q", "N C"), input("k", "N X"), input("v", "N X"), integers("ids", "*")], &["heads", "ignore", "p"], |b, p, i, a| attention(b, p, i, a, Seen::Unpadded { ids: i[3], padding: a.ignore.unwrap_or_default() })),
     kind("rotary", "pairs of channels of each head turned by their position", &[input("x", "N C")], &["heads", "theta"], rotary),
@@ -315,16 +317,33 @@ fn attention(
     let [positions, channels] = operators::cut_into_heads(b, i[0], cut)?;
     let rows = b.shape(i[0])[0];
     fits(&[rows, a.heads, positions])?;
-    if seen == Seen::Earlier {
+    if matches!(seen, Seen::Earlier | Seen::Since { .. }) {
         let own = operators::own_heads(b, i[1], [channels, a.heads])?;
         p.attended.push([b.shape(i[1])[1], own]);
         if let Some(text) = &mut p.text {
             fits(&[rows, a.heads, text.places()])?;
             fits(&[cut[0], text.places(), a.heads, channels])?;
-            return Ok(text.attention(b, [i[0], i[1], i[2]], [a.heads, own], None, None));
+            return Ok(text.attention(b, [i[0], i[1], i[2]], [a.heads, own], a.window, None));
         }
     }
     operators::grouped_attention(b, seen, [i[0], i[1], i[2]], cut, next_drop(p, a.p))
+}
+
+fn window_attention(
+    b: &mut Builder,
+    p: &mut Pass,
+    i: &[TensorId],
+    a: &Attributes,
+) -> Result<TensorId, String> {
+    if p.text.is_some() {
+        // The places of a cache say what each new position sees.
+        return attention(b, p, i, a, Seen::Earlier);
+    }
+    let cut = [p.samples()?, a.heads];
+    let [positions, _] = operators::cut_into_heads(b, i[0], cut)?;
+    let window = a.window.ok_or("window is missing")?;
+    let starts = operators::window_starts(b, None, [cut[0], positions], window);
+    attention(b, p, i, a, Seen::Since { starts })
 }
 
 fn rotary(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {

@@ -223,8 +223,19 @@ impl NodeOf {
 
     /// The attributes that act in an evaluation, as text.
     fn acting(&self) -> String {
-        let Attributes { epsilon, groups, heads, ignore, kernel, padding, stride, theta, windows, .. } =
-            self.attributes;
+        let Attributes {
+            epsilon,
+            groups,
+            heads,
+            ignore,
+            kernel,
+            padding,
+            stride,
+            theta,
+            window,
+            windows,
+            ..
+        } = self.attributes;
         let text = |name: &&str| match *name {
             "epsilon" => format!(" {:08x}", epsilon.to_bits()),
             "theta" => format!(" {:08x}", theta.to_bits()),
@@ -234,6 +245,7 @@ impl NodeOf {
             "kernel" => format!(" {kernel}"),
             "padding" => format!(" {padding}"),
             "stride" => format!(" {stride}"),
+            "window" => format!(" {}", window.unwrap_or_default()),
             "windows" => format!(" {} {}", windows[0], windows[1]),
             // The probability of a dropout acts in training alone.
             "p" => String::new(),

@@ -19,13 +19,16 @@ fn refusal(kind: &str) -> Option<&'static str> {
         "linear" | "matmul" | "bias" | "relu" | "gelu" | "gelu_erf" | "sigmoid" | "silu" | "tanh"
         | "swiglu" | "residual" | "mul" | "gain" | "layer_norm" | "rms_norm" | "head_rms_norm"
         | "dropout" | "embedding" | "padded_embedding" | "position_embedding" | "first_row" | "rows"
-        | "attention" | "grouped_attention" | "rotary" => return None,
+        | "attention" | "grouped_attention" | "window_attention" | "rotary" => return None,
         "bidirectional_attention" | "padded_attention" => {
             "its positions attend to those behind them, which nobody has written yet; use attention or grouped_attention"
         }
         "batch_norm" => "its running averages are no parameters; use layer_norm or rms_norm",
         "first_position" | "last_position" | "mean_positions" => {
             "it leaves one row of each text; end with the logits of each position"
+        }
+        "exchange" => {
+            "it makes the positions of a text its channels, which nobody has written yet; keep rows of positions"
         }
         "class_token" => "it puts a row before each text, which is no token; leave it out",
         _ => "it is for images and numbers, and a text is ids of tokens; use embedding",
@@ -131,6 +134,7 @@ mod tests {
                 "silu",
                 "swiglu",
                 "tanh",
+                "window_attention",
             ])
         );
         assert!(refusal("a new kind").is_some());
