@@ -93,6 +93,7 @@ fn lying_bob(folder: &Folder, terms: &Terms) -> (Arc<Desk>, [JoinHandle<()>; 2])
     let desk =
         Arc::new(Desk::open(terms.game(), &key, referee, Path::new(&journal), Disk::default()).unwrap());
     let (run, inputs, one, two) = (folder.path("run"), folder.path("inputs.npy"), desk.clone(), desk.clone());
+    let terms = terms.clone();
     let works = thread::spawn(move || {
         let run = Run::open(Path::new(&run)).unwrap();
         let model = &run.program().state()[..run.program().released()];

@@ -12,9 +12,10 @@ const ROWS: usize = 4;
 /// Rows of b that a task takes.
 const COLUMNS: usize = 64;
 
-/// True if these kernels compute the product: a has few rows, those of b are contiguous, and every sum fits.
+/// True if these kernels compute the product: a has few rows and b many, those of b are contiguous, and every sum fits.
 pub(super) fn computes(a: &Operand, b: &Operand) -> bool {
-    a.rows() <= ROWS && b.contiguous(0).is_some() && fits_i64(product_bits(a, b), a.block_range(0).1)
+    let few = a.rows() <= ROWS && b.rows() >= COLUMNS;
+    few && b.contiguous(0).is_some() && fits_i64(product_bits(a, b), a.block_range(0).1)
 }
 
 /// `out[block, batch, m, n]`, not empty, for operands that [`computes`] accepts.

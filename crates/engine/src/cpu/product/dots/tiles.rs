@@ -250,9 +250,10 @@ struct Accumulators<const SUMS: usize>([[i32; SIDE * SIDE]; SUMS]);
 /// `a` has its digits one register after another; a word of b has its digits one after another.
 macro_rules! kernel {
     ($da:literal, $db:literal, $a:expr, $b:expr, $steps:expr, [$($sum:literal),*], $($instruction:literal)*) => {{
+        assert!($steps > 0 && $a.len() == $steps * $da * REGISTER && $b.len() * WORD == $steps * $db * REGISTER);
         let mut acc = MaybeUninit::<Accumulators<{ [$($sum),*].len() }>>::uninit();
-        // SAFETY: the caller has checked that both operands have `steps` registers of each digit, and that AMX is configured. All
-        // accumulators are stored.
+        // SAFETY: both operands have `steps` registers of each digit, and a `Configured` of this thread exists. All accumulators are
+        // stored.
         unsafe {
             asm!(
                 $(concat!("tilezero tmm", $sum),)*
@@ -281,116 +282,125 @@ macro_rules! kernel {
 /// Adds the dot products of `steps` times 64 indices of a tile to its sums. No accumulator is added to before its last addition has
 /// ended, three instructions later, or nearly so.
 fn add<const DA: usize, const DB: usize>(a: &[u8], b: &[u32], steps: usize, sums: &mut [i64]) {
-    assert!(steps > 0 && a.len() == steps * DA * REGISTER && b.len() * 4 == steps * DB * REGISTER);
     match (DA, DB) {
-        (2, 2) => {
-            let acc = kernel!(2, 2, a, b, steps, [0, 1, 2, 3],
-                "tileloadd tmm4, [{a} + {row}]"
-                "tileloadd tmm5, [{b} + {word}]"
-                "tdpbssd tmm0, tmm4, tmm5"
-                "tileloadd tmm6, [{b} + {word} + 64]"
-                "tdpbssd tmm1, tmm4, tmm6"
-                "tileloadd tmm7, [{a} + {row} + 1024]"
-                "tdpbssd tmm2, tmm7, tmm6"
-                "tdpbssd tmm3, tmm7, tmm5"
-            );
-            flush(&acc, [0, 1, 2, 1], sums);
-        }
-        (3, 2) => {
-            let acc = kernel!(3, 2, a, b, steps, [0, 1, 2, 3],
-                "tileloadd tmm4, [{a} + {row}]"
-                "tileloadd tmm5, [{b} + {word}]"
-                "tdpbssd tmm0, tmm4, tmm5"
-                "tileloadd tmm6, [{b} + {word} + 64]"
-                "tdpbssd tmm1, tmm4, tmm6"
-                "tileloadd tmm7, [{a} + {row} + 1024]"
-                "tdpbssd tmm2, tmm7, tmm6"
-                "tileloadd tmm4, [{a} + {row} + 2048]"
-                "tdpbssd tmm3, tmm4, tmm6"
-                "tdpbssd tmm1, tmm7, tmm5"
-                "tdpbssd tmm2, tmm4, tmm5"
-            );
-            flush(&acc, [0, 1, 2, 3], sums);
-        }
-        (2, 3) => {
-            let acc = kernel!(2, 3, a, b, steps, [0, 1, 2, 3],
-                "tileloadd tmm4, [{b} + {word}]"
-                "tileloadd tmm5, [{a} + {row}]"
-                "tdpbssd tmm0, tmm5, tmm4"
-                "tileloadd tmm6, [{a} + {row} + 1024]"
-                "tdpbssd tmm1, tmm6, tmm4"
-                "tileloadd tmm7, [{b} + {word} + 64]"
-                "tdpbssd tmm2, tmm6, tmm7"
-                "tileloadd tmm4, [{b} + {word} + 128]"
-                "tdpbssd tmm3, tmm6, tmm4"
-                "tdpbssd tmm1, tmm5, tmm7"
-                "tdpbssd tmm2, tmm5, tmm4"
-            );
-            flush(&acc, [0, 1, 2, 3], sums);
-        }
-        (3, 3) => {
-            let acc = kernel!(3, 3, a, b, steps, [0, 1, 2, 3, 4],
-                "tileloadd tmm5, [{a} + {row}]"
-                "tileloadd tmm6, [{b} + {word} + 128]"
-                "tdpbssd tmm2, tmm5, tmm6"
-                "tileloadd tmm7, [{b} + {word}]"
-                "tdpbssd tmm0, tmm5, tmm7"
-                "tileloadd tmm7, [{b} + {word} + 64]"
-                "tdpbssd tmm1, tmm5, tmm7"
-                "tileloadd tmm5, [{a} + {row} + 1024]"
-                "tdpbssd tmm2, tmm5, tmm7"
-                "tdpbssd tmm3, tmm5, tmm6"
-                "tileloadd tmm5, [{a} + {row} + 2048]"
-                "tdpbssd tmm4, tmm5, tmm6"
-                "tileloadd tmm6, [{b} + {word}]"
-                "tdpbssd tmm2, tmm5, tmm6"
-                "tileloadd tmm6, [{a} + {row} + 1024]"
-                "tdpbssd tmm3, tmm5, tmm7"
-                "tileloadd tmm7, [{b} + {word}]"
-                "tdpbssd tmm1, tmm6, tmm7"
-            );
-            flush(&acc, [0, 1, 2, 3, 4], sums);
-        }
-        (4, 4) => {
-            let low = kernel!(4, 4, a, b, steps, [0, 1, 2, 3],
-                "tileloadd tmm4, [{a} + {row}]"
-                "tileloadd tmm5, [{b} + {word} + 192]"
-                "tdpbssd tmm3, tmm4, tmm5"
-                "tileloadd tmm6, [{b} + {word} + 128]"
-                "tdpbssd tmm2, tmm4, tmm6"
-                "tileloadd tmm7, [{b} + {word} + 64]"
-                "tdpbssd tmm1, tmm4, tmm7"
-                "tileloadd tmm5, [{a} + {row} + 1024]"
-                "tdpbssd tmm3, tmm5, tmm6"
-                "tdpbssd tmm2, tmm5, tmm7"
-                "tileloadd tmm6, [{b} + {word}]"
-                "tdpbssd tmm0, tmm4, tmm6"
-                "tileloadd tmm4, [{a} + {row} + 2048]"
-                "tdpbssd tmm3, tmm4, tmm7"
-                "tdpbssd tmm2, tmm4, tmm6"
-                "tdpbssd tmm1, tmm5, tmm6"
-            );
-            // The product of digits 3 and 0 is here, since the other pairs of its weight fill the registers there.
-            let high = kernel!(4, 4, a, b, steps, [0, 1, 2, 3, 4],
-                "tileloadd tmm5, [{b} + {word} + 192]"
-                "tileloadd tmm6, [{a} + {row} + 1024]"
-                "tdpbssd tmm1, tmm6, tmm5"
-                "tileloadd tmm6, [{a} + {row} + 2048]"
-                "tdpbssd tmm2, tmm6, tmm5"
-                "tileloadd tmm7, [{a} + {row} + 3072]"
-                "tdpbssd tmm3, tmm7, tmm5"
-                "tileloadd tmm5, [{b} + {word} + 128]"
-                "tdpbssd tmm1, tmm6, tmm5"
-                "tdpbssd tmm2, tmm7, tmm5"
-                "tileloadd tmm6, [{b} + {word} + 64]"
-                "tdpbssd tmm4, tmm7, tmm6"
-                "tileloadd tmm5, [{b} + {word}]"
-                "tdpbssd tmm0, tmm7, tmm5"
-            );
-            flush_wide(&low, &high, sums);
-        }
+        (2, 2) => two_two(a, b, steps, sums),
+        (3, 2) => three_two(a, b, steps, sums),
+        (2, 3) => two_three(a, b, steps, sums),
+        (3, 3) => three_three(a, b, steps, sums),
+        (4, 4) => four_four(a, b, steps, sums),
         _ => unreachable!("`by_form` names these digits"),
     }
+}
+
+fn two_two(a: &[u8], b: &[u32], steps: usize, sums: &mut [i64]) {
+    let acc = kernel!(2, 2, a, b, steps, [0, 1, 2, 3],
+        "tileloadd tmm4, [{a} + {row}]"
+        "tileloadd tmm5, [{b} + {word}]"
+        "tdpbssd tmm0, tmm4, tmm5"
+        "tileloadd tmm6, [{b} + {word} + 64]"
+        "tdpbssd tmm1, tmm4, tmm6"
+        "tileloadd tmm7, [{a} + {row} + 1024]"
+        "tdpbssd tmm2, tmm7, tmm6"
+        "tdpbssd tmm3, tmm7, tmm5"
+    );
+    flush(&acc, [0, 1, 2, 1], sums);
+}
+
+fn three_two(a: &[u8], b: &[u32], steps: usize, sums: &mut [i64]) {
+    let acc = kernel!(3, 2, a, b, steps, [0, 1, 2, 3],
+        "tileloadd tmm4, [{a} + {row}]"
+        "tileloadd tmm5, [{b} + {word}]"
+        "tdpbssd tmm0, tmm4, tmm5"
+        "tileloadd tmm6, [{b} + {word} + 64]"
+        "tdpbssd tmm1, tmm4, tmm6"
+        "tileloadd tmm7, [{a} + {row} + 1024]"
+        "tdpbssd tmm2, tmm7, tmm6"
+        "tileloadd tmm4, [{a} + {row} + 2048]"
+        "tdpbssd tmm3, tmm4, tmm6"
+        "tdpbssd tmm1, tmm7, tmm5"
+        "tdpbssd tmm2, tmm4, tmm5"
+    );
+    flush(&acc, [0, 1, 2, 3], sums);
+}
+
+fn two_three(a: &[u8], b: &[u32], steps: usize, sums: &mut [i64]) {
+    let acc = kernel!(2, 3, a, b, steps, [0, 1, 2, 3],
+        "tileloadd tmm4, [{b} + {word}]"
+        "tileloadd tmm5, [{a} + {row}]"
+        "tdpbssd tmm0, tmm5, tmm4"
+        "tileloadd tmm6, [{a} + {row} + 1024]"
+        "tdpbssd tmm1, tmm6, tmm4"
+        "tileloadd tmm7, [{b} + {word} + 64]"
+        "tdpbssd tmm2, tmm6, tmm7"
+        "tileloadd tmm4, [{b} + {word} + 128]"
+        "tdpbssd tmm3, tmm6, tmm4"
+        "tdpbssd tmm1, tmm5, tmm7"
+        "tdpbssd tmm2, tmm5, tmm4"
+    );
+    flush(&acc, [0, 1, 2, 3], sums);
+}
+
+fn three_three(a: &[u8], b: &[u32], steps: usize, sums: &mut [i64]) {
+    let acc = kernel!(3, 3, a, b, steps, [0, 1, 2, 3, 4],
+        "tileloadd tmm5, [{a} + {row}]"
+        "tileloadd tmm6, [{b} + {word} + 128]"
+        "tdpbssd tmm2, tmm5, tmm6"
+        "tileloadd tmm7, [{b} + {word}]"
+        "tdpbssd tmm0, tmm5, tmm7"
+        "tileloadd tmm7, [{b} + {word} + 64]"
+        "tdpbssd tmm1, tmm5, tmm7"
+        "tileloadd tmm5, [{a} + {row} + 1024]"
+        "tdpbssd tmm2, tmm5, tmm7"
+        "tdpbssd tmm3, tmm5, tmm6"
+        "tileloadd tmm5, [{a} + {row} + 2048]"
+        "tdpbssd tmm4, tmm5, tmm6"
+        "tileloadd tmm6, [{b} + {word}]"
+        "tdpbssd tmm2, tmm5, tmm6"
+        "tileloadd tmm6, [{a} + {row} + 1024]"
+        "tdpbssd tmm3, tmm5, tmm7"
+        "tileloadd tmm7, [{b} + {word}]"
+        "tdpbssd tmm1, tmm6, tmm7"
+    );
+    flush(&acc, [0, 1, 2, 3, 4], sums);
+}
+
+fn four_four(a: &[u8], b: &[u32], steps: usize, sums: &mut [i64]) {
+    let low = kernel!(4, 4, a, b, steps, [0, 1, 2, 3],
+        "tileloadd tmm4, [{a} + {row}]"
+        "tileloadd tmm5, [{b} + {word} + 192]"
+        "tdpbssd tmm3, tmm4, tmm5"
+        "tileloadd tmm6, [{b} + {word} + 128]"
+        "tdpbssd tmm2, tmm4, tmm6"
+        "tileloadd tmm7, [{b} + {word} + 64]"
+        "tdpbssd tmm1, tmm4, tmm7"
+        "tileloadd tmm5, [{a} + {row} + 1024]"
+        "tdpbssd tmm3, tmm5, tmm6"
+        "tdpbssd tmm2, tmm5, tmm7"
+        "tileloadd tmm6, [{b} + {word}]"
+        "tdpbssd tmm0, tmm4, tmm6"
+        "tileloadd tmm4, [{a} + {row} + 2048]"
+        "tdpbssd tmm3, tmm4, tmm7"
+        "tdpbssd tmm2, tmm4, tmm6"
+        "tdpbssd tmm1, tmm5, tmm6"
+    );
+    // The product of digits 3 and 0 is here, since the other pairs of its weight fill the registers there.
+    let high = kernel!(4, 4, a, b, steps, [0, 1, 2, 3, 4],
+        "tileloadd tmm5, [{b} + {word} + 192]"
+        "tileloadd tmm6, [{a} + {row} + 1024]"
+        "tdpbssd tmm1, tmm6, tmm5"
+        "tileloadd tmm6, [{a} + {row} + 2048]"
+        "tdpbssd tmm2, tmm6, tmm5"
+        "tileloadd tmm7, [{a} + {row} + 3072]"
+        "tdpbssd tmm3, tmm7, tmm5"
+        "tileloadd tmm5, [{b} + {word} + 128]"
+        "tdpbssd tmm1, tmm6, tmm5"
+        "tdpbssd tmm2, tmm7, tmm5"
+        "tileloadd tmm6, [{b} + {word} + 64]"
+        "tdpbssd tmm4, tmm7, tmm6"
+        "tileloadd tmm5, [{b} + {word}]"
+        "tdpbssd tmm0, tmm7, tmm5"
+    );
+    flush_wide(&low, &high, sums);
 }
 
 /// Adds accumulators of these powers of 256 to the sums.
