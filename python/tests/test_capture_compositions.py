@@ -295,7 +295,7 @@ def test_what_is_no_composition_is_refused(folder):
         (seen(lambda m, x: (m.conv(x).flatten(2).mean(2, keepdim=True) * torch.linspace(0, 1, 4)).flatten(1)), "aten.mul.Tensor .*it multiplies \\[2, 4, 1\\]"),
         (wide(lambda m, x: m.last(m.a(x) / m.a(x))), "aten.div.Tensor .*the contract divides no tensors"),
         (wide(lambda m, x: m.last(m.a(x) * (x > 0))), "aten.gt.Scalar"),
-        (wide(lambda m, x: m.last(m.a(x) + m.a(x).mean(1, keepdim=True))), "aten.mean.dim .*but over \\[1\\] of \\[2, 4\\]"),
+        (wide(lambda m, x: m.last(m.a(x) + m.a(x).mean(1, keepdim=True))), "aten.mean.dim .*no part of"),
         (wide(lambda m, x: F.log_softmax(m.last(m.a(x)), 0)), "dim is 0, and only 1 is there"),
         (wide(lambda m, x: F.log_softmax(m.last(m.a(x)), 1) * 2), "it multiplies"),
         (wide(lambda m, x: m.last(F.glu(torch.relu(m.w(x)))), w=nn.Linear(4, 8)), "aten.glu.default .*something else than the channels"),

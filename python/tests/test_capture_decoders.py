@@ -197,11 +197,12 @@ def rms(x, gain, of=None, power=2, dim=-1, epsilon=1e-5):
 
 def turned(x, wrong):
     """Heads of one position, turned: rightly, by the other half, or by one channel in three."""
-    x = x.view(2, 1, 8).view(2, 1, 2, 4)
+    samples = x.shape[0]
+    x = x.view(samples, 1, 8).view(samples, 1, 2, 4)
     cos, sin, cut = torch.ones(1, 1, 1, 4), torch.zeros(1, 1, 1, 4), 1 if wrong == "cut" else 2
     low, high = x[..., :cut], x[..., cut:]
     halves = (-low, high) if wrong == "half" else (-high, low)
-    return (x * cos + torch.cat(halves, -1) * sin).view(2, 1, 8).view(2, 8)
+    return (x * cos + torch.cat(halves, -1) * sin).view(samples, 1, 8).view(samples, 8)
 
 
 # What a model computes of two linear layers and a parameter: the operators behind the layers, or why it is refused. None: other operators than `rotary`.

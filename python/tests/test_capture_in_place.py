@@ -3,9 +3,11 @@
 import contextlib
 import json
 import math
+import random
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from captures import F, captured_error, needs_torch, nn, read_safetensors, torch
 from test_capture_compositions import computing, heads_of
@@ -273,3 +275,38 @@ def test_buffers_in_the_memory_of_weights_are_refused(folder):
         model = layers(lambda m, x: m.last(m.a(x)))
         model.last.register_buffer("shown", model.a.weight.detach()[part])
         assert captured_error(model, batch=batch) == ["buffer last.shown: it shares its memory with a.weight, which a run changes; keep a copy (.clone())"]
+
+
+def in_one_memory(kind):
+    """A model that reads a tensor in the memory of a parameter, which a step changes."""
+    a, last = nn.Linear(4, 4), nn.Linear(4, 3)
+    row = a.weight.data[0]
+    if kind == "a parameter":
+        return computing(lambda m, x: m.last(torch.relu(m.a(x)) * m.p), a=a, last=last, p=nn.Parameter(row))
+    if kind == "a parameter that nothing reads":
+        return computing(lambda m, x: m.last(torch.relu(m.a(x))), a=a, last=last, p=nn.Parameter(row))
+    if kind == "a tensor":
+        return computing(lambda m, x: m.last(torch.relu(m.a(x)) * row), a=a, last=last)
+    model = computing(lambda m, x: m.last(torch.relu(m.a(x)) * m.c), a=a, last=last)
+    model.register_buffer("c", row, persistent=False)
+    return model
+
+
+@needs_torch
+@pytest.mark.parametrize("kind", ["a parameter", "a parameter that nothing reads", "a tensor", "a buffer"])
+def test_tensors_in_the_memory_of_a_parameter_are_refused(folder, kind):
+    said = "\n".join(captured_error(in_one_memory(kind)))
+    assert "memory" in said and "a.weight" in said, said
+
+
+@needs_torch
+@pytest.mark.parametrize("draw", [random.random, np.random.rand])
+def test_draws_by_python_and_numpy_are_refused(folder, draw):
+    model = computing(lambda m, x: m.last(torch.relu(m.a(x)) if draw() < 2 else m.a(x)), a=nn.Linear(4, 4), last=nn.Linear(4, 3))
+    assert "by Python's random or NumPy" in "\n".join(captured_error(model))
+
+
+@needs_torch
+def test_memory_that_nobody_wrote_is_no_constant(folder):
+    model = computing(lambda m, x: m.last(torch.relu(m.a(x)) + torch.empty(2, 4)), a=nn.Linear(4, 4), last=nn.Linear(4, 3))
+    assert "numbers that nobody has written" in "\n".join(captured_error(model))

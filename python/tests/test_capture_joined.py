@@ -88,7 +88,7 @@ def test_gradients_are_as_near_to_fp64_as_pytorchs_in_fp32(kind, name, monkeypat
     gradients = importlib.import_module("captured_gradients")
     batch = lambda: (torch.randn(2, *SHAPES[kind]), torch.randint(0, 3, (2,)))  # noqa: E731
     monkeypatch.setitem(gradients.MODELS, name, (globals()[kind][name][0], batch))
-    _, found = gradients.measured(name, count=2)
+    _, found = gradients.measured(name, count=5)
     assert 2**-28 < np.median(found["PyTorch fp32"][:, 0]) < 2**-18
     assert np.max(gradients.multiples(found, "d = 4")) <= gradients.BAR
 

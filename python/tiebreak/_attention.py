@@ -54,7 +54,7 @@ def seen_by(mask: Any) -> Union[str, Window, None]:
         return "earlier"
     # The last row says how many positions each one sees.
     window = int(seen.reshape(-1, rows, columns)[0, -1].sum())
-    return Window(window) if bool((seen == earlier.triu(1 - window)).all()) else None
+    return Window(window) if window and bool((seen == earlier.triu(1 - window)).all()) else None
 
 
 def scaled_dot_product(m: Matcher, a: Dict[str, Any], out: Any) -> Value:

@@ -181,11 +181,16 @@ def capture(
     wrong = [f"parameter {name} is {tensor.dtype}: use model.float()" for name, tensor in named.items() if tensor.dtype != torch.float32]
     treatments, rules, rate, refused = _optimizer(torch, optimizer, {name: named[name] for name in first.values()})
     fall, more = _scheduler(scheduler, optimizer)
-    if wrong or refused or more or batch.refused:
-        raise CaptureError([*wrong, *refused, *more, *batch.refused])
+    shared = _left_out.shared(model, named)
+    if wrong or refused or more or shared or batch.refused:
+        raise CaptureError([*wrong, *refused, *more, *shared, *batch.refused])
     program = _exported(torch, model, loss_fn, batch)
+    if shared := _left_out.shared_constants(program, named):
+        raise CaptureError(shared)
     shapes = {name: tuple(named[name].shape) for name in first.values()}
     matcher = _matched(program, inputs, lambda: Matcher(shapes, canonical, convolution))
+    if matcher.absent is not None:
+        _left_out.tell_counted(matcher.absent)
     if matcher.absent is not None and (matcher.padding is not None or labels.dim() != 1):
         why = f"it counts positions over the ids that are not {matcher.absent}, those of padding"
         raise CaptureError([f"the model: {why}; give an example of texts with one label each, without padding, or number the positions by torch.arange(T)"])
@@ -273,12 +278,16 @@ def _exported(torch: Any, model: Any, loss_fn: Any, batch: Batch) -> Any:
     labels = batch.labels.clone() if batch.labels is batch.inputs else batch.labels
     # The mode of each part of the model stays as it is.
     step.training = model.training
+    drawn = _left_out.drawn()
     try:
         with assigned:
             program = torch.export.export(step, (batch.inputs, labels), strict=False)
     except Exception as error:  # noqa: BLE001 - the model is foreign code
         instead = "write forward so that no branch and no shape depends on the values of tensors"
         raise CaptureError([f"torch.export could not trace it: {type(error).__name__}: {' '.join(str(error).split())[:500]}; {instead}"]) from error
+    if drawn != _left_out.drawn():
+        instead = "each step of a run would have the same draw; use torch.nn.Dropout, or leave the layers that are drawn in or out"
+        raise CaptureError([f"the model: forward or loss_fn draws numbers by Python's random or NumPy; {instead}"])
     named_once(program.graph)
     if assigned.found:
         instead = "a run keeps parameters and running averages alone, so leave it as it is in forward"
@@ -423,6 +432,8 @@ def _folded(matcher: Matcher, node: Any, values: Dict[Any, Any]) -> Optional[Val
         return None
     if torch.Tag.nondeterministic_seeded in node.target.tags:
         return None
+    if schema.name.startswith(("aten::empty", "aten::new_empty")):
+        raise Refused("it makes a tensor of numbers that nobody has written", "use torch.zeros or torch.full")
     # Views share the memory of their constants, and what is written there is written to all of them.
     matcher.writes.begin(node, values)
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda argument: values[argument].name)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import warnings
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
 
 from ._errors import CaptureError, RunWarning
 from ._matcher import Matcher
@@ -16,6 +19,47 @@ def tell(unused: Sequence[str]) -> None:
     warnings.warn(f"the loss reads no {shown}: a run keeps such parameters out, and state_dict has them as they are now", RunWarning, stacklevel=3)
 
 
+def tell_counted(padding: int) -> None:
+    """Warns of positions that the program counts as if no token were padding."""
+    why = f"the model counts positions over the ids that are not {padding}, those of padding, and a run counts all: texts with that id have other logits"
+    warnings.warn(f"{why} than in PyTorch, in predictions too; leave padding out", RunWarning, stacklevel=3)
+
+
+def drawn() -> Tuple[Any, ...]:
+    """Where Python's and NumPy's random numbers are."""
+    numbers = np.random.get_state(legacy=False)
+    return random.getstate(), numbers["state"]["key"].tobytes(), numbers["state"]["pos"], numbers["has_gauss"]
+
+
+def _owners(named: Mapping[str, Any]) -> Dict[int, str]:
+    """Parameters by the memory that they are in."""
+    return {tensor.untyped_storage()._cdata: name for name, tensor in reversed(list(named.items())) if tensor.numel()}
+
+
+def shared(model: Any, named: Mapping[str, Any]) -> List[str]:
+    """Parameters and buffers in the memory of another parameter, which a run trains apart from it."""
+    owners = _owners(named)
+    found = []
+    for name, tensor in named.items():
+        owner = owners.get(tensor.untyped_storage()._cdata, name)
+        if named[owner] is not tensor:
+            found.append(f"parameter {name}: it shares its memory with {owner}; tie them as one nn.Parameter, or keep a copy (.clone())")
+    for name, tensor in model.named_buffers():
+        if owner := owners.get(tensor.untyped_storage()._cdata):
+            found.append(f"buffer {name}: it shares its memory with {owner}, which a run changes; keep a copy (.clone())")
+    return found
+
+
+def shared_constants(program: Any, named: Mapping[str, Any]) -> List[str]:
+    """Tensors that are no part of the model's state and are in the memory of a parameter."""
+    import torch
+
+    owners = _owners(named)
+    constants = [tensor for tensor in program.constants.values() if isinstance(tensor, torch.Tensor)]
+    names = dict.fromkeys(name for tensor in constants if (name := owners.get(tensor.untyped_storage()._cdata)))
+    return [f"parameter {name}: forward reads a tensor in its memory, which a run changes; read the parameter, or keep a copy (.clone())" for name in names]
+
+
 def kept(model: Any, norms: Mapping[str, str]) -> Tuple[Dict[str, Any], Dict[str, str]]:
     """Copies of the buffers of a model's state that no run trains, and other names of buffers."""
     buffers = dict(model.named_buffers(remove_duplicate=False))
@@ -24,7 +68,7 @@ def kept(model: Any, norms: Mapping[str, str]) -> Tuple[Dict[str, Any], Dict[str
     order = [*norms, *(name for name in state if name not in norms)]
     first: Dict[int, str] = {}
     of = {name: first.setdefault(id(buffers[name]), name) for name in order}
-    trained = {**dict(model.named_parameters()), **{name: buffers[name] for name in norms}}
+    trained = {name: buffers[name] for name in norms}
     owners = {tensor.untyped_storage()._cdata: name for name, tensor in trained.items()}
     shared = {name: owners.get(buffers[name].untyped_storage()._cdata) for name in state if of[name] not in norms}
     if found := [f"buffer {name}: it shares its memory with {owner}, which a run changes; keep a copy (.clone())" for name, owner in shared.items() if owner]:

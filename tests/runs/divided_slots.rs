@@ -123,16 +123,17 @@ fn a_rank_with_wrong_slots_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let job = mlp_job(folder.path(), "microbatch", 4, 3);
     type Change = fn(&mut Vec<u8>);
-    let changes: [(&str, MessageKind, Change); 4] = [
-        ("is not the tensor whose digest it told", MessageKind::State, |bytes| bytes[1] ^= 1),
-        (" bytes, not ", MessageKind::State, |bytes| bytes.truncate(12)),
-        ("is not the tensor whose digest it told", MessageKind::Share, |bytes| {
+    // The slots of step 0 are wrong in the first two cases, and those of a later step in the others.
+    let changes: [(&str, MessageKind, usize, Change); 4] = [
+        ("is not the tensor whose digest it told", MessageKind::State, 0, |bytes| bytes[1] ^= 1),
+        (" bytes, not ", MessageKind::State, 0, |bytes| bytes.truncate(12)),
+        ("is not the tensor whose digest it told", MessageKind::Share, 1, |bytes| {
             // Behind the digest of the common state, three words and the roots of two micro-batches.
             bytes[32 + 12 + 64] ^= 1;
         }),
-        ("ends too early", MessageKind::Share, |bytes| bytes.truncate(32 + 12 + 64 + 40)),
+        ("ends too early", MessageKind::Share, 1, |bytes| bytes.truncate(32 + 12 + 64 + 40)),
     ];
-    for (number, (says, kind, change)) in changes.into_iter().enumerate() {
+    for (number, (says, kind, checkpoints, change)) in changes.into_iter().enumerate() {
         let out = folder.path().join(number.to_string());
         let fault: Fault = Box::new(move |what, bytes| {
             if what == Bytes::Sent(kind) {
@@ -145,8 +146,34 @@ fn a_rank_with_wrong_slots_is_named() {
             all.filter(|entry| !entry.as_ref().unwrap().path().to_string_lossy().ends_with(".partial"))
                 .count()
         });
-        assert!(left <= 1, "{number}: a checkpoint of wrong slots is there");
+        assert_eq!(left, checkpoints, "{number}: checkpoints of right slots");
     }
+}
+
+/// Stops where a loss is not finite.
+struct Finite;
+
+impl Progress for Finite {
+    fn step(&mut self, _: &StepRecord, _: u32) {}
+
+    fn stops_at_not_finite(&self) -> bool {
+        true
+    }
+}
+
+/// A loss that is not a number: rank 0 searches where it began while the others wait for the new parameters.
+#[test]
+fn a_loss_that_is_not_finite_is_told_as_by_one_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = mlp_job(folder.path(), "microbatch", 6, 3);
+    edit(&job, &[("peak = 0.05", "peak = 1e30")]);
+    let run = |out: &Path| begin_run(&Disk::default(), &job, out).unwrap();
+    let (whole, out) = (folder.path().join("whole"), folder.path().join("divided"));
+    let alone = train_run(&run(&whole), 1, None, (None, false), &mut Finite).unwrap_err();
+    let error = train_run(&run(&out), 3, None, (None, true), &mut Finite).unwrap_err();
+    assert!(matches!(alone, TrainError::NotFinite { .. }), "{alone}");
+    assert_eq!(error.to_string(), alone.to_string());
+    assert!(files(&out) == files(&whole));
 }
 
 /// A parameter that arrives wrongly at one rank is seen; one that its rank sends wrongly to all is an auditor's to find.

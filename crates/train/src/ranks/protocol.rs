@@ -1,7 +1,8 @@
 //! Numbers that all ranks share.
 
 use super::collective::{Collective, MessageKind};
-use crate::error::TrainError;
+use crate::error::{RankError, TrainError};
+use tiebreak_record::commit::Malformed;
 
 /// The step number that ends a run: no step has it.
 pub(super) const END: u32 = 0;
@@ -9,6 +10,8 @@ pub(super) const END: u32 = 0;
 pub(super) const WAIT: u32 = u32::MAX;
 /// The step number that asks for a slot: its place in the state is where a step has the micro-batch to check.
 pub(super) const SLOT: u32 = u32::MAX - 1;
+/// The step number that means "go on": rank 0 has searched what it searches, and new parameters may move.
+const GO: u32 = u32::MAX - 2;
 /// The micro-batch number that means "no check".
 pub(super) const NO_CHECK: u32 = u32::MAX;
 /// Bytes of [`collective::MessageKind::Ready`]: run, program and state.
@@ -27,4 +30,24 @@ pub(super) fn step_message(step: u32, check: u32) -> [u8; 8] {
 pub(super) fn tell_waiting(collective: &mut dyn Collective) -> Result<(), TrainError> {
     (1..collective.ranks())
         .try_for_each(|rank| collective.send(rank, MessageKind::Step, &step_message(WAIT, NO_CHECK)))
+}
+
+/// Lets all ranks go on together. Rank 0 may tell that it is alive until then, but not while gradients or parameters move.
+pub(super) fn go_on(collective: &mut dyn Collective) -> Result<(), TrainError> {
+    if collective.rank() == 0 {
+        let go = step_message(GO, NO_CHECK);
+        return (1..collective.ranks()).try_for_each(|rank| collective.send(rank, MessageKind::Step, &go));
+    }
+    let [go, wait] = [GO, WAIT].map(|step| step_message(step, NO_CHECK));
+    loop {
+        let message = collective.receive(0, MessageKind::Step, go.len() as u64)?;
+        if message == go {
+            return Ok(());
+        }
+        if message != wait {
+            let source =
+                Malformed::invalid("step", "another message than to go on, with new parameters to come");
+            return Err(RankError::Malformed { rank: 0, source }.into());
+        }
+    }
 }

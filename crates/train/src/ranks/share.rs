@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::collective::Collective;
 use super::plan::ShardPlan;
-use super::protocol::tell_waiting;
+use super::protocol::{go_on, tell_waiting};
 use super::reduce::{self, Adder};
 use super::slots::{SlotPlan, gather};
 use crate::error::{RankError, TrainError};
@@ -284,10 +284,10 @@ pub(super) fn compute(
     let not_finite = match searched {
         None => None,
         Some(all) => {
-            let mut told = Instant::now();
+            let mut told: Option<Instant> = None;
             finite::of_step(session, scalars, all, &total, &mut || {
-                if told.elapsed() > SIGN_OF_LIFE {
-                    told = Instant::now();
+                if told.is_none_or(|told| told.elapsed() > SIGN_OF_LIFE) {
+                    told = Some(Instant::now());
                     // A rank that is gone will be missed when its share is due.
                     let _ = tell_waiting(collective);
                 }
@@ -297,6 +297,7 @@ pub(super) fn compute(
     let outcome = update(session, (scalars, &total), &mut tracer, rank, slots.as_ref())?;
     drop(total);
     if let Some(slots) = slots {
+        go_on(collective)?;
         gather(session, collective, slots)?;
     }
     let update = tracer.nodes;

@@ -128,9 +128,16 @@ fn welcomed(collective: &mut dyn Collective) -> Result<(Run, bool), TrainError> 
     let malformed = |source: Malformed| RankError::Malformed { rank: 0, source };
     let welcome = collective.receive(0, MessageKind::Welcome, RUN_JSON_MAX + JOB_MAX + PROGRAM_MAX + 16)?;
     let mut d = Decoder::new("welcome", &welcome);
-    let mut texts = || {
+    let texts = || {
         let json = d.text(RUN_JSON_MAX as usize)?;
-        Ok((json, d.text(JOB_MAX as usize)?, d.bytes(PROGRAM_MAX as usize)?, d.u32()? != 0))
+        let (job, program_file) = (d.text(JOB_MAX as usize)?, d.bytes(PROGRAM_MAX as usize)?);
+        let divided = match d.u32()? {
+            0 => false,
+            1 => true,
+            other => return Err(Malformed::invalid("welcome", format!("{other} where 0 or 1 is due"))),
+        };
+        d.finish()?;
+        Ok((json, job, program_file, divided))
     };
     let (json, job, program_file, divided) = texts().map_err(malformed)?;
     // The folder only names the texts in errors: nothing is opened there.

@@ -61,6 +61,11 @@ fn fill(kind: Fill, words: &mut Words, len: usize) -> Vec<u32> {
 
 /// The reference's `[block, batch, M, N]` of row-major `[batch_a, m, k]` and `[batch_b, n, k]`.
 fn reference(a: &Reference<'_>, b: &Reference<'_>, block: usize) -> Vec<u32> {
+    reference_part(ProductPart::Rounded, a, b, block)
+}
+
+/// [`reference`], or its rounding errors.
+fn reference_part(part: ProductPart, a: &Reference<'_>, b: &Reference<'_>, block: usize) -> Vec<u32> {
     let k = a.k;
     let step = if block == 0 { k.max(1) } else { block };
     let mut out = Vec::new();
@@ -71,7 +76,13 @@ fn reference(a: &Reference<'_>, b: &Reference<'_>, block: usize) -> Vec<u32> {
                 let (qa, ma) = a.group(batch, m, range.clone());
                 for n in 0..b.rows {
                     let (qb, mb) = b.group(batch, n, range.clone());
-                    out.push(digits::dot(&qa, &qb, ma, mb, a.digits, b.digits));
+                    out.push(match part {
+                        ProductPart::Rounded => digits::dot(&qa, &qb, ma, mb, a.digits, b.digits),
+                        ProductPart::RoundingError => {
+                            let sum = qa.iter().zip(&qb).map(|(&x, &y)| i128::from(x) * i128::from(y)).sum();
+                            digits::scale_back_part(part, sum, [ma, mb], [a.digits, b.digits])
+                        }
+                    });
                 }
             }
         }
@@ -117,18 +128,22 @@ fn check(
         (fill(kind, &mut words, batches.0 * m * k), fill(kind, &mut words, batches.1 * n * k));
     let a = Reference { data: &data_a, batch: batches.0, rows: m, k, digits: digits.0 };
     let b = Reference { data: &data_b, batch: batches.1, rows: n, k, digits: digits.1 };
-    let expected = reference(&a, &b, block);
+    let [rounded, errors] = PARTS.map(|part| reference_part(part, &a, &b, block));
     for path in Path::of_machine() {
-        for threads in [1, 2] {
+        for (threads, part, expected) in
+            [(1, PARTS[0], &rounded), (2, PARTS[0], &rounded), (2, PARTS[1], &errors)]
+        {
             let mut out = vec![0xdead_beef; expected.len()];
-            on_threads(threads, || product_on(path, &a.operand(block), &b.operand(block), &mut out));
+            on_threads(threads, || compute(path, part, &a.operand(block), &b.operand(block), &mut out));
             assert!(
-                out == expected,
-                "{path:?} {threads} threads {kind:?} {batches:?} {shape:?} {digits:?} {block}"
+                &out == expected,
+                "{path:?} {part:?} {threads} threads {kind:?} {batches:?} {shape:?} {digits:?} {block}"
             );
         }
     }
 }
+
+const PARTS: [ProductPart; 2] = [ProductPart::Rounded, ProductPart::RoundingError];
 
 const PAIRS: [(u32, u32); 16] = [
     (1, 1),
@@ -334,7 +349,7 @@ fn patches_are_gathered_as_defined() {
                 let [rows, k] = [rows, len / rows].map(|n| n as usize);
                 let [of_patches, places] = patches.shape([samples, channels]).map(|n| n as usize);
                 let other = fill(Fill::Ordinary, &mut words, 40 * places);
-                for digits in [2, 3] {
+                for digits in [2, 3, 4] {
                     let images = quantise(StridedView::contiguous(&data, 1, rows, k), digits, 0);
                     let gathered = images.patches(patches, |len| vec![-1; len]);
                     let q = images.integers();
@@ -352,7 +367,7 @@ fn patches_are_gathered_as_defined() {
                         let bytes = to_canonical(&gathered);
                         let plain =
                             Operand::from_canonical(digits, [1, of_patches, places], block, absmaxes, &bytes);
-                        for (digits, columns) in [(2, 10), (3, 10), (3, 40)] {
+                        for (digits, columns) in [(2, 10), (3, 10), (3, 40), (4, 40)] {
                             let other = StridedView::contiguous(&other, 1, columns, places);
                             let other = quantise(other, digits, block);
                             let of = |path, a: &Operand, b: &Operand| {

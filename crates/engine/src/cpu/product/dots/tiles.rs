@@ -163,7 +163,7 @@ fn cut_rows<const DA: usize>(
     }
 }
 
-/// The same of patches, whose words exist already.
+/// The same of patches, whose words exist already. Missing rows repeat the last one, and nobody reads their sums.
 fn copy_patches<const DA: usize, const DB: usize>(
     images: &Images<'_, Tiles<DA, DB>>,
     rows: Range<usize>,
