@@ -140,8 +140,9 @@ def test_parameters_that_the_loss_does_not_read_stay_as_they_are(folder):
 @needs_torch
 def test_a_parameter_whose_gradient_is_zeros_is_refused(folder):
     # Weight decay moves it, which a parameter without a gradient escapes.
-    model = computing(lambda m, x: m.last(torch.cat([m.p.expand(2, 4)[:, :0], torch.relu(m.a(x))], 1)), a=nn.Linear(4, 4), last=nn.Linear(4, 3), p=nn.Parameter(torch.ones(1, 4)))
-    assert "the loss does not depend on it" in "\n".join(captured_error(model))
+    model = computing(lambda m, x: m.last(torch.cat([m.p.expand(2, -1, -1)[:, :0], torch.relu(m.a(x))], 1).mean(1)), a=nn.Linear(4, 4), last=nn.Linear(4, 3), p=nn.Parameter(torch.ones(1, 2, 4)))
+    batch = torch.zeros(2, 3, 4), torch.zeros(2).long()
+    assert "parameter p: the loss does not depend on it" in "\n".join(captured_error(model, batch=batch))
 
 
 @needs_torch
