@@ -530,7 +530,8 @@ fn the_doctor_says_what_is_here_and_never_fails_for_want_of_a_gpu() {
         health["threads"].as_u64().unwrap() > 0 && health["memory_bytes"].as_u64().unwrap() > 0,
         "{json}"
     );
-    let paths = ["AVX-512 VNNI", "AVX-512", "AVX-VNNI", "AVX2", "NEON i8mm", "NEON dotprod", "portable"];
+    let paths =
+        ["AMX", "AVX-512 VNNI", "AVX-512", "AVX-VNNI", "AVX2", "NEON i8mm", "NEON dotprod", "portable"];
     assert!(paths.contains(&health["cpu_path"].as_str().unwrap()));
     for path in health["cpu_paths"].as_array().unwrap() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tiebreak"));

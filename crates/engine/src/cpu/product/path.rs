@@ -117,8 +117,11 @@ fn tile_registers() -> bool {
     const AMX_TILE_AND_INT8: u32 = 1 << 24 | 1 << 25;
     const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
     const XFEATURE_XTILEDATA: libc::c_long = 18;
-    let has =
-        __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).edx & AMX_TILE_AND_INT8 == AMX_TILE_AND_INT8;
+    // The function is unsafe in older versions of Rust alone.
+    #[allow(unused_unsafe)]
+    // SAFETY: every 64-bit processor has the instruction.
+    let [first, seventh] = [0, 7].map(|leaf| unsafe { __cpuid_count(leaf, 0) });
+    let has = first.eax >= 7 && seventh.edx & AMX_TILE_AND_INT8 == AMX_TILE_AND_INT8;
     // SAFETY: the call takes two numbers, and changes nothing but which registers the process may use.
     has && unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) } == 0
 }

@@ -198,7 +198,7 @@ fn cut_row<const DA: usize>(q: &[i32], to: &mut [u8]) {
     for to in to.chunks_mut(DA * REGISTER) {
         let q = q.next().unwrap_or_default();
         let mut whole = [0; DEPTH];
-        let q = q.as_array().unwrap_or_else(|| {
+        let q = q.first_chunk().unwrap_or_else(|| {
             whole[..q.len()].copy_from_slice(q);
             &whole
         });
@@ -405,7 +405,7 @@ fn four_four(a: &[u8], b: &[u32], steps: usize, sums: &mut [i64]) {
 
 /// Adds accumulators of these powers of 256 to the sums.
 fn flush<const SUMS: usize>(acc: &Accumulators<SUMS>, powers: [u32; SUMS], sums: &mut [i64]) {
-    let sums: &mut [i64; SIDE * SIDE] = sums.as_mut_array().expect("a tile has 256 sums");
+    let sums: &mut [i64; SIDE * SIDE] = sums.first_chunk_mut().expect("a tile has 256 sums");
     // SAFETY: products run here where AVX-512 was detected.
     unsafe {
         Avx512Vnni::run(
