@@ -310,3 +310,5 @@ def test_draws_by_python_and_numpy_are_refused(folder, draw):
 def test_memory_that_nobody_wrote_is_no_constant(folder):
     model = computing(lambda m, x: m.last(torch.relu(m.a(x)) + torch.empty(2, 4)), a=nn.Linear(4, 4), last=nn.Linear(4, 3))
     assert "numbers that nobody has written" in "\n".join(captured_error(model))
+    written = computing(lambda m, x: m.last(torch.relu(m.a(x)) + torch.empty(4).fill_(0.5)), a=nn.Linear(4, 4), last=nn.Linear(4, 3))
+    assert captured(written, (torch.zeros(2, 4), torch.zeros(2).long()))

@@ -432,7 +432,7 @@ def _folded(matcher: Matcher, node: Any, values: Dict[Any, Any]) -> Optional[Val
         return None
     if torch.Tag.nondeterministic_seeded in node.target.tags:
         return None
-    if schema.name.startswith(("aten::empty", "aten::new_empty")):
+    if schema.name.startswith(("aten::empty", "aten::new_empty")) and not any(map(_shares, node.users)):
         raise Refused("it makes a tensor of numbers that nobody has written", "use torch.zeros or torch.full")
     # Views share the memory of their constants, and what is written there is written to all of them.
     matcher.writes.begin(node, values)
@@ -442,6 +442,12 @@ def _folded(matcher: Matcher, node: Any, values: Dict[Any, Any]) -> Optional[Val
     if isinstance(made, (list, tuple)):
         return Value([Value(piece, "constant", tuple(piece.shape)) for piece in found], "pieces", ())
     return Value(found, "constant", tuple(found.shape))
+
+
+def _shares(node: Any) -> bool:
+    """True if an operator writes to its input, or shows it."""
+    returns = getattr(getattr(node.target, "_schema", None), "returns", ())
+    return any(result.alias_info is not None for result in returns)
 
 
 def _optimizer(torch: Any, optimizer: Any, named: Dict[str, Any]) -> Tuple[Dict[str, dict], dict, float, List[str]]:
