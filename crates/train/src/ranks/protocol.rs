@@ -45,8 +45,8 @@ pub(super) fn go_on(collective: &mut dyn Collective) -> Result<(), TrainError> {
             return Ok(());
         }
         if message != wait {
-            let source =
-                Malformed::invalid("step", "another message than to go on, with new parameters to come");
+            let why = format!("{message:?} before new parameters come, and {go:?} is due");
+            let source = Malformed::invalid("step", why);
             return Err(RankError::Malformed { rank: 0, source }.into());
         }
     }
