@@ -407,7 +407,7 @@ def print_published(kind):
 def print_bar(kind, ratio, what):
     """The ratio beside the one that was aimed at, and the reason if it is above that."""
     reached = "reached" if ratio <= kind.BAR else "missed"
-    print(f"\nThe aim was {kind.BAR} of PyTorch fp32 for {what}: {reached}.{' ' + kind.WHY if ratio > kind.BAR and hasattr(kind, 'WHY') else ''}")
+    print(f"\nThe aim was {kind.BAR} of PyTorch fp32 for {what}: {reached}.")
 
 
 def answer_table(kind, result):

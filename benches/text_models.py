@@ -58,7 +58,6 @@ class Distilbert(Trained):
     FORM, TABLES, RESERVED = 'kind = "bert"\nform = "distilbert"\n', "", 104
     DATA = "[data.masking]\ntoken = 103\nnever = [0]\n[loss]\nignore = 0\n"
     BAR = 1.6
-    WHY = "By `perf record` over steps of this job (2026-11-30),\n54 % of the processor time lay in the dot products of three digits, and 18 % in the exact `erf` of GELU."
     PUBLISHED = [(f"{VERDE}: training of DistilBERT", "258 to 312 % more time than PyTorch", READ)]
 
     def network(self):
@@ -93,7 +92,7 @@ class Llama135m(Llama):
     TITLE, SAMPLES, CONTEXT = "A Llama of 135 M parameters, all trained, 1 x 512", 1, 512
     # As SmolLM-135M has them.
     SIZES = {"vocabulary": 49152, "layers": 30, "heads": 9, "kv_heads": 3, "width": 576, "hidden": 1536, "tied": "true"}
-    BAR, WHY = 1.6, "The step was not profiled."
+    BAR = 1.6
     PUBLISHED = [(f"{VERDE}: large products alone", "less than 30 % more time than cuBLAS", READ)]
 
 
@@ -107,8 +106,6 @@ class Llama1bLora(Llama):
     TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj"]
     TABLES = f"[model.lora]\nrank = 16\nalpha = 16.0\ntargets = {json.dumps(TARGETS)}\n"
     BAR = 1.6
-    WHY = ("By `perf record` over 12 s of this training\n(2026-11-30), 29 % of the processor time lay in the dot products of three digits, and 29 % in the system's copies to\nfiles. "
-           "Another process had real-time priority during this audit, so its seconds are too long. The memory was to stay\nbelow 20 GiB, and does.")
     PUBLISHED = [(f"{VERDE}: fine-tuning adapters of a Llama of 8 B", "126 % more time than PyTorch", READ)]
 
     def network(self):

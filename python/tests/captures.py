@@ -1,5 +1,6 @@
 """What the tests of capture share: data of one sample, the built-in models' jobs, and the comparison of both with PyTorch."""
 
+import importlib
 import json
 import os
 from pathlib import Path
@@ -138,3 +139,25 @@ def captured_error(model, loss_fn=mean_loss, optimizer=None, batch=None):
         tiebreak.capture(model, loss_fn, optimizer, batch, out="captured")
     assert not os.path.exists("captured")
     return error.value.refused
+
+
+def near_fp64(monkeypatch, name, model):
+    """Checks the gradients of a model beside PyTorch's in fp64: a function that makes it, and one that makes a batch."""
+    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "benches")
+    gradients = importlib.import_module("captured_gradients")
+    monkeypatch.setitem(gradients.MODELS, name, model)
+    _, found = gradients.measured(name, count=5)
+    assert 2**-28 < np.median(found["PyTorch fp32"][:, 0]) < 2**-18
+    assert np.max(gradients.multiples(found, "d = 4")) <= gradients.BAR
+
+
+def writes_pytorchs_tokens(model, captured):
+    """Checks that the run's most likely tokens, computed over caches, are those of a decoder of transformers with the run's state."""
+    model = model.eval()
+    model.load_state_dict(captured.state_dict(tiebreak.Run("run")))
+    text = [3, 5]
+    for token in tiebreak.generate("run", text, length=3, temperature=0).tokens:
+        with torch.no_grad():
+            due = model(torch.tensor([text])).logits[0, -1]
+        assert due[token] >= due.max() - 1e-4
+        text.append(token)

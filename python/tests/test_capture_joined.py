@@ -1,12 +1,9 @@
 """Channels that are chosen and joined, sums with scalars, and tables of positions that begin at a later row: steps and gradients beside PyTorch's."""
 
-import importlib
 import re
-from pathlib import Path
 
-import numpy as np
 import pytest
-from captures import F, captured_error, imported_transformers, needs_torch, nn, torch
+from captures import F, captured_error, imported_transformers, near_fp64, needs_torch, nn, torch, writes_pytorchs_tokens
 from test_capture_decoders import tables
 from test_capture_compositions import computing, heads_of, images, operators, rows, texts, trained_near_pytorch
 
@@ -84,13 +81,8 @@ def test_chosen_and_joined_channels_train_evaluate_and_predict_near_pytorch(fold
 @needs_torch
 @pytest.mark.parametrize("kind, name", ALL)
 def test_gradients_are_as_near_to_fp64_as_pytorchs_in_fp32(kind, name, monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "benches")
-    gradients = importlib.import_module("captured_gradients")
     batch = lambda: (torch.randn(2, *SHAPES[kind]), torch.randint(0, 3, (2,)))  # noqa: E731
-    monkeypatch.setitem(gradients.MODELS, name, (globals()[kind][name][0], batch))
-    _, found = gradients.measured(name, count=5)
-    assert 2**-28 < np.median(found["PyTorch fp32"][:, 0]) < 2**-18
-    assert np.max(gradients.multiples(found, "d = 4")) <= gradients.BAR
+    near_fp64(monkeypatch, name, (globals()[kind][name][0], batch))
 
 
 @needs_torch
@@ -171,15 +163,8 @@ def test_decoders_with_later_tables_and_partial_rotations_train_and_write_near_p
     captured, predictions, logits = trained_near_pytorch(make, None, "sgd")
     torch.testing.assert_close(torch.from_numpy(predictions.logits), logits, rtol=1e-3, atol=1e-4)
     assert operators(captured).count("attention") == 2 and ("rotary" in operators(captured)) == (kind in ("GPTNeoX", "Phi"))
-    # The pass over caches has the same tables and rotations: a text's most likely tokens are PyTorch's.
-    model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
-    model.load_state_dict(captured.state_dict(tiebreak.Run("run")))
-    text = [3, 1 + 4]
-    for token in tiebreak.generate("run", text, length=3, temperature=0).tokens:
-        with torch.no_grad():
-            due = model(torch.tensor([text])).logits[0, -1]
-        assert due[token] >= due.max() - 1e-4
-        text.append(token)
+    # The pass over caches has the same tables and rotations.
+    writes_pytorchs_tokens(getattr(transformers, f"{kind}ForCausalLM")(config), captured)
 
 
 @needs_torch

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from captures import F, captured_error, imported_transformers, mean_loss, needs_torch, nn, torch
+from captures import F, captured_error, imported_transformers, mean_loss, near_fp64, needs_torch, nn, torch, writes_pytorchs_tokens
 from test_capture_compositions import computing, operators, trained_near_pytorch
 
 import tiebreak
@@ -23,6 +23,12 @@ def of_pixels(f, **parts):
     return lambda: computing(f, conv=nn.Conv2d(2, 4, 3), last=nn.Linear(4, 3), **{name: make() for name, make in parts.items()})
 
 
+def weighed(x):
+    """A mean over positions that sees their order."""
+    positions, channels = x.shape[1:]
+    return (x * torch.linspace(0.5, 1.5, positions * channels).reshape(positions, channels).to(x.dtype)).mean(1)
+
+
 def rows_of(*shape):
     return lambda: nn.Parameter(1 + torch.randn(*shape) / 4)
 
@@ -32,24 +38,24 @@ if torch is not None:
     angles = torch.arange(4)[:, None] / 3 + torch.arange(8)
     cosines, sines = angles.cos(), angles.sin()
     SEQUENCES = {
-        "all but the first": (of_positions(lambda m, x: m.last((relu(m.a(x))[:, 1:] * m.b(x)[:, :-1]).mean(1))), ["exchange", "matmul", "mul"]),
-        "every second": (of_positions(lambda m, x: m.last((relu(m.a(x))[:, ::2] + m.b(x)[:, 1::2]).mean(1))), ["exchange"]),
+        "all but the first": (of_positions(lambda m, x: m.last(weighed(relu(m.a(x))[:, 1:] * m.b(x)[:, :-1]))), ["exchange", "matmul", "mul"]),
+        "every second": (of_positions(lambda m, x: m.last(weighed(relu(m.a(x))[:, ::2] + m.b(x)[:, 1::2]))), ["exchange"]),
         "one in the middle": (of_positions(lambda m, x: m.last(relu(m.a(x))[:, 2] + m.b(x).narrow(1, 1, 1)[:, 0])), ["exchange"]),
-        "rolled and flipped": (of_positions(lambda m, x: m.last((relu(m.a(x)).roll(1, 1) * m.b(x).flip(1)).mean(1))), ["exchange"]),
-        "by numbers": (of_positions(lambda m, x: m.last((relu(m.a(x))[:, [3, 1, 1]] * m.b(x).index_select(1, torch.tensor([0, 2, 2]))).mean(1))), ["exchange"]),
-        "joined": (of_positions(lambda m, x: m.last(m.n(torch.cat([relu(m.a(x)), m.b(x)], 1)).relu().mean(1)), n=lambda: nn.LayerNorm(8)), ["exchange", "residual"]),
-        "stacked": (of_positions(lambda m, x: m.last(torch.stack([relu(m.a(x)), m.b(x)], 2).flatten(1, 2)[:, 1:7].tanh().mean(1))), ["exchange"]),
-        "split": (of_positions(lambda m, x: (lambda p, q: m.last((p * q).mean(1)))(*(relu(m.a(x)) + m.b(x)).split(2, 1))), ["exchange"]),
-        "a shift": (of_positions(lambda m, x: m.last((m.a(x) * 0.25 + F.pad(m.b(x), (0, 0, 1, -1)) * 0.75).relu().mean(1))), ["exchange"]),
-        "a shift of half of the channels": (of_positions(lambda m, x: (lambda y: m.last((torch.cat([F.pad(y[..., :4], (0, 0, 1, -1)), y[..., 4:]], -1) * m.b(x)).mean(1)))(relu(m.a(x)))), ["exchange"]),
-        "neighbours": (of_positions(lambda m, x: (lambda y: m.last(torch.cat([F.pad(y[:, 1:], (0, 0, 0, 1)), y, F.pad(y[:, :-1], (0, 0, 1, 0), value=0.5)], 2).relu().mean(1)) + m.own(m.b(x)[:, 0]))(m.a(x)), width=24, own=lambda: nn.Linear(8, 3)), ["exchange"]),
-        "constants before": (of_positions(lambda m, x: m.last(torch.cat([torch.linspace(0, 1, 16).reshape(1, 2, 8).expand(len(x), -1, -1), relu(m.a(x) + m.b(x))], 1).mean(1))), ["exchange", "position_embedding"]),
-        "tokens before": (of_positions(lambda m, x: m.last((torch.cat([m.p.expand(len(x), -1, -1), relu(m.a(x) + m.b(x))], 1) ** 2).mean(1)), p=rows_of(1, 2, 8)), ["exchange", "position_embedding"]),
-        "tokens within and behind": (of_positions(lambda m, x: (lambda y: m.last((torch.cat([y[:, :1], m.p.expand(len(x), 3, 8), y[:, 1:], m.q.expand(len(x), 1, 8)], 1) ** 2).mean(1)))(relu(m.a(x) + m.b(x))), p=rows_of(3, 8), q=rows_of(8)), ["exchange", "position_embedding"]),
-        "class tokens": (of_positions(lambda m, x: m.last((torch.cat([m.p.expand(len(x), -1, -1), m.q.expand(len(x), 1, 8), relu(m.a(x) + m.b(x))], 1) ** 2).mean(1)), p=rows_of(1, 1, 8), q=rows_of(8)), ["class_token", "class_token"]),
-        "layers over positions": (of_positions(lambda m, x: m.last((m.a(x) + m.out(F.gelu(m.up(m.b(x).transpose(1, 2)))).transpose(1, 2)).mean(1)), up=lambda: nn.Linear(4, 5), out=lambda: nn.Linear(5, 4)), ["exchange", "gelu_erf"]),
-        "channels of positions": (of_positions(lambda m, x: m.own((relu(m.a(x)).transpose(1, 2)[:, 1:5] * m.b(x)[:, :, 4:].transpose(1, 2)).mean(1)), own=lambda: nn.Linear(4, 3)), ["exchange"]),
-        "a constant for each element": (of_positions(lambda m, x: m.last((m.a(x) * cosines.to(x.dtype) + relu(m.b(x)) * sines.to(x.dtype)[None] - 1).mean(1))), ["mul", "position_embedding"]),
+        "rolled and flipped": (of_positions(lambda m, x: m.last(weighed(relu(m.a(x)).roll(1, 1) * m.b(x).flip(1)))), ["exchange"]),
+        "by numbers": (of_positions(lambda m, x: m.last(weighed(relu(m.a(x))[:, [3, 1, 1]] * m.b(x).index_select(1, torch.tensor([0, 2, 2]))))), ["exchange"]),
+        "joined": (of_positions(lambda m, x: m.last(weighed(m.n(torch.cat([relu(m.a(x)), m.b(x)], 1)).relu())), n=lambda: nn.LayerNorm(8)), ["exchange", "residual"]),
+        "stacked": (of_positions(lambda m, x: m.last(weighed(torch.stack([relu(m.a(x)), m.b(x)], 2).flatten(1, 2)[:, 1:7].tanh()))), ["exchange"]),
+        "split": (of_positions(lambda m, x: (lambda p, q: m.last(weighed(p * q)))(*(relu(m.a(x)) + m.b(x)).split(2, 1))), ["exchange"]),
+        "a shift": (of_positions(lambda m, x: m.last(weighed((m.a(x) * 0.25 + F.pad(m.b(x), (0, 0, 1, -1)) * 0.75).relu()))), ["exchange"]),
+        "a shift of half of the channels": (of_positions(lambda m, x: (lambda y: m.last(weighed(torch.cat([F.pad(y[..., :4], (0, 0, 1, -1)), y[..., 4:]], -1) * m.b(x))))(relu(m.a(x)))), ["exchange"]),
+        "neighbours": (of_positions(lambda m, x: (lambda y: m.last(weighed(torch.cat([F.pad(y[:, 1:], (0, 0, 0, 1)), y, F.pad(y[:, :-1], (0, 0, 1, 0), value=0.5)], 2).relu())) + m.own(m.b(x)[:, 0]))(m.a(x)), width=24, own=lambda: nn.Linear(8, 3)), ["exchange"]),
+        "constants before": (of_positions(lambda m, x: m.last(weighed(torch.cat([torch.linspace(0, 1, 16).reshape(1, 2, 8).expand(len(x), -1, -1), relu(m.a(x) + m.b(x))], 1)))), ["exchange", "position_embedding"]),
+        "tokens before": (of_positions(lambda m, x: m.last(weighed(torch.cat([m.p.expand(len(x), -1, -1), relu(m.a(x) + m.b(x))], 1) ** 2)), p=rows_of(1, 2, 8)), ["exchange", "position_embedding"]),
+        "tokens within and behind": (of_positions(lambda m, x: (lambda y: m.last(weighed(torch.cat([y[:, :1], m.p.expand(len(x), 3, 8), y[:, 1:], m.q.expand(len(x), 1, 8)], 1) ** 2)))(relu(m.a(x) + m.b(x))), p=rows_of(3, 8), q=rows_of(8)), ["exchange", "position_embedding"]),
+        "class tokens": (of_positions(lambda m, x: m.last(weighed(torch.cat([m.p.expand(len(x), -1, -1), m.q.expand(len(x), 1, 8), relu(m.a(x) + m.b(x))], 1) ** 2)), p=rows_of(1, 1, 8), q=rows_of(8)), ["class_token", "class_token"]),
+        "layers over positions": (of_positions(lambda m, x: m.last(weighed(m.a(x) + m.out(F.gelu(m.up(m.b(x).transpose(1, 2)))).transpose(1, 2))), up=lambda: nn.Linear(4, 5), out=lambda: nn.Linear(5, 4)), ["exchange", "gelu_erf"]),
+        "channels of positions": (of_positions(lambda m, x: m.own(weighed(relu(m.a(x)).transpose(1, 2)[:, 1:5] * m.b(x)[:, :, 4:].transpose(1, 2))), own=lambda: nn.Linear(4, 3)), ["exchange"]),
+        "a constant for each element": (of_positions(lambda m, x: m.last(weighed(m.a(x) * cosines.to(x.dtype) + relu(m.b(x)) * sines.to(x.dtype)[None] - 1))), ["mul", "position_embedding"]),
     }
     IMAGES = {
         "channels last": (of_pixels(lambda m, x: m.last((m.conv(x) + m.g * m.out(F.gelu(m.up(m.n(m.conv(x).permute(0, 2, 3, 1))))).permute(0, 3, 1, 2)).mean((2, 3))), n=lambda: nn.LayerNorm(4), up=lambda: nn.Linear(4, 6), out=lambda: nn.Linear(6, 4), g=rows_of(4, 1, 1)), ["layer_norm", "conv2d"]),
@@ -67,16 +73,6 @@ def test_positions_train_evaluate_and_predict_near_pytorch(folder, kind, name):
     captured, predictions, logits = trained_near_pytorch(make, SHAPES[kind], ["adamw", "adam", "sgd"][len(name) % 3])
     assert set(due) <= set(operators(captured)) and operators(captured).count("class_token") == due.count("class_token"), operators(captured)
     torch.testing.assert_close(torch.from_numpy(predictions.logits), logits, rtol=1e-3, atol=1e-4)
-
-
-def near_fp64(monkeypatch, name, model):
-    """Checks the gradients of a model beside PyTorch's in fp64."""
-    monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "benches")
-    gradients = importlib.import_module("captured_gradients")
-    monkeypatch.setitem(gradients.MODELS, name, model)
-    _, found = gradients.measured(name, count=2)
-    assert 2**-28 < np.median(found["PyTorch fp32"][:, 0]) < 2**-18
-    assert np.max(gradients.multiples(found, "d = 4")) <= gradients.BAR
 
 
 @needs_torch
@@ -117,14 +113,7 @@ def test_windows_of_a_decoder_write_the_tokens_of_pytorch(folder):
     assert operators(captured).count("window_attention") == 2
     windows = [node["attributes"]["window"] for node in json.loads(Path(captured.network).read_text())["nodes"] if node["operator"] == "window_attention"]
     assert windows == [2, 2]
-    model = transformers.MistralForCausalLM(config).eval()
-    model.load_state_dict(captured.state_dict(tiebreak.Run("run")))
-    text = [3, 5]
-    for token in tiebreak.generate("run", text, length=3, temperature=0).tokens:
-        with torch.no_grad():
-            due = model(torch.tensor([text])).logits[0, -1]
-        assert due[token] >= due.max() - 1e-4
-        text.append(token)
+    writes_pytorchs_tokens(transformers.MistralForCausalLM(config), captured)
 
 
 @needs_torch

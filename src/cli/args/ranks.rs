@@ -140,7 +140,10 @@ impl RanksArgs {
     pub fn slots(&self, program: &Program, role: &Role) -> Result<Option<SlotPlan>, Failure> {
         match (self.shard_optimizer, role.ranks()) {
             (false, _) => Ok(None),
-            (true, 1) => Err(Failure::new(Exit::Usage, "--shard-optimizer needs two ranks or more")),
+            (true, 1) => Err(Failure::new(
+                Exit::Usage,
+                "--shard-optimizer needs two ranks or more: give --ranks too, or leave it out",
+            )),
             (true, ranks) => Ok(Some(SlotPlan::new(program, ranks)?)),
         }
     }

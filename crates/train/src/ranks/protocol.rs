@@ -45,7 +45,8 @@ pub(super) fn go_on(collective: &mut dyn Collective) -> Result<(), TrainError> {
             return Ok(());
         }
         if message != wait {
-            let why = format!("{message:?} before new parameters come, and {go:?} is due");
+            let step = message.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+            let why = format!("its number is {step}, and {GO} is due before new parameters move");
             let source = Malformed::invalid("step", why);
             return Err(RankError::Malformed { rank: 0, source }.into());
         }

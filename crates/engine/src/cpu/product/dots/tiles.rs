@@ -4,8 +4,8 @@
 //! Digits d of a and e of b have weight 256^(d + e), and pairs of one weight share an accumulator, as in [`super::bytes`]. Both
 //! operands have signed digits. There are eight registers: accumulators take up to five, so digits pass through the others.
 //!
-//! A processor has 1024 products of bytes in a cycle, so integers of three digits take as many cycles as binary32 by two AVX-512
-//! units, or fewer. Integers of four digits have sums above 64 bits, which are kept as high * 2^32 + low.
+//! A core multiplies 1024 pairs of bytes in a cycle. So a cycle has 113 products of integers of three digits, or 64 of four, where two
+//! AVX-512 units have 32 of binary32. Sums of integers of four digits take more than 64 bits, and are kept as high * 2^32 + low.
 
 use std::arch::asm;
 use std::mem::MaybeUninit;
