@@ -1,14 +1,18 @@
 //! Products of digits by AMX's tile registers: an instruction adds 16 x 16 dot products of 64 bytes.
 //! Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.
 //!
-//! Digits d of a and e of b have weight 256^(d + e), and pairs of one weight share an accumulator, as in [`super::bytes`]. Both
-//! operands have signed digits. There are eight registers: accumulators take up to five, so digits pass through the others.
+//! Digits d of a and e of b have weight 256^(d + e), and the pairs of one weight share an accumulator, as in [`super::bytes`]. Both
+//! operands have signed digits. Sums of integers of four digits take more than 64 bits, and are kept as high * 2^32 + low.
 //!
 //! A core multiplies 1024 pairs of bytes in a cycle. So a cycle has 113 products of integers of three digits, or 64 of four, where two
-//! AVX-512 units have 32 of binary32. Sums of integers of four digits take more than 64 bits, and are kept as high * 2^32 + low.
+//! AVX-512 units have 32 of binary32.
+//!
+//! Four of the eight registers stay zero. If both hardware threads of a core work, an instruction takes 30 ns with eight registers in
+//! use, and 17 ns with four (an Intel Xeon of model 207): it seems that a thread then has few registers to rename these to, and none
+//! for those that are zero. If one thread works, both take 8 ns. So a loop has one accumulator for each of two strips of a, and one
+//! weight follows the other, although digits are then loaded more often.
 
 use std::arch::asm;
-use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use rayon::prelude::*;
@@ -34,12 +38,21 @@ const DEPTH: usize = 64;
 const REGISTER: usize = SIDE * DEPTH;
 /// Rows of a band: panels of b are read from memory once a band, and the band's bytes stay in the second-level cache.
 const BAND_ROWS: usize = 128;
-/// Indices of K, in registers, that a panel's columns add up at a time: their bytes stay in the first-level cache while rows pass.
-const CHUNK: usize = 8;
-/// Panels whose sums stay in the second-level cache while chunks of K pass.
-const GROUP: usize = 16;
-// An accumulator adds at most three pairs of digits for each index of K.
-const _: () = assert!(CHUNK * DEPTH * 3 * 128 * 128 < 1 << 31);
+/// Rows of a that are computed together.
+const STRIPS: usize = 2;
+/// The most indices of K, in registers, that are added up at a time: the bytes of two strips and of a panel stay in the first-level
+/// cache while weights pass.
+const CHUNK: usize = 5;
+/// The most registers of a strip that are one chunk all the same: loading the accumulators again would cost more.
+const SHORT: usize = 27;
+/// The most indices of K, in registers, that accumulators add up before they are flushed to sums of 64 bits: whole chunks.
+const SPAN: usize = 100 * CHUNK;
+/// Panels whose accumulators stay in the second-level cache while chunks of K pass.
+const GROUP: usize = 8;
+/// The most weights that pairs of digits have: those of four digits on both sides.
+const WEIGHTS: usize = 7;
+// An accumulator adds at most four pairs of digits for each index of K.
+const _: () = assert!(SPAN * DEPTH * 4 * 128 * 128 < 1 << 31);
 
 /// Digits as bytes, four indices of K in a word. Registers take the words of b as panels have them.
 struct Tiles<const DA: usize, const DB: usize>;
@@ -66,6 +79,7 @@ struct Memory {
     factors: Vec<f64>,
     scratch: Vec<i32>,
     runs: Runs,
+    acc: Vec<[Accumulators; STRIPS]>,
 }
 
 /// One block of one sample of the batch, for operands of `DA` and `DB` digits.
@@ -78,62 +92,124 @@ pub(super) fn matrix_product<const DA: usize, const DB: usize>(
 ) {
     let (first, len) = a.block_range(block);
     let (m, n) = (a.rows(), b.rows());
-    let scale = Scale::new(path, part, a, b, batch, block);
     let places = first..first + len;
-    let panels = Panels::<Tiles<DA, DB>>::pack(b, batch, places.clone());
-    let images = a.images().and_then(|(gather, q)| Images::<Tiles<DA, DB>>::cut(gather, q));
-    let steps = len.div_ceil(DEPTH);
-    let of_strip = steps * DA * REGISTER;
-    let height = band_height(4, 1, m, SIDE, BAND_ROWS);
-    bands(out, 1, m, n, height).into_par_iter().for_each_init(Memory::default, |memory, band| {
-        let Memory { bytes, sums, factors, scratch, runs } = memory;
-        let Band { row, out, .. } = band;
-        let rows = row..row + out.len() / n;
-        factors.clear();
-        factors.extend(rows.clone().map(|row| scale.row(row)));
+    let matrix = Matrix::<DA, DB> {
+        scale: Scale::new(path, part, a, b, batch, block),
+        panels: Panels::pack(b, batch, places.clone()),
+        images: a.images().and_then(|(gather, q)| Images::cut(gather, q)),
+        a,
+        batch,
+        places,
+        steps: len.div_ceil(DEPTH),
+        n,
+    };
+    let height = band_height(4, 1, m, STRIPS * SIDE, BAND_ROWS);
+    bands(out, 1, m, n, height)
+        .into_par_iter()
+        .for_each_init(Memory::default, |memory, Band { row, out, .. }| matrix.band(row, out, memory));
+}
+
+/// A product, and the indices of K that it sums over.
+struct Matrix<'o, const DA: usize, const DB: usize> {
+    scale: Scale<'o>,
+    panels: Panels<Tiles<DA, DB>>,
+    /// Of a, if its rows are patches.
+    images: Option<Images<'o, Tiles<DA, DB>>>,
+    a: &'o Operand,
+    batch: usize,
+    places: Range<usize>,
+    /// The registers that hold a digit of `places`.
+    steps: usize,
+    n: usize,
+}
+
+impl<const DA: usize, const DB: usize> Matrix<'_, DA, DB> {
+    /// Computes some rows of the output.
+    fn band(&self, row: usize, out: &mut [u32], memory: &mut Memory) {
+        let rows = row..row + out.len() / self.n;
+        let panels = self.n.div_ceil(SIDE);
+        memory.factors.clear();
+        memory.factors.extend(rows.clone().map(|row| self.scale.row(row)));
+        self.cut_strips(rows, memory);
+        let _registers = Configured::new();
+        // Accumulators that nobody loads again stay in the first-level cache until they are flushed.
+        let in_group = if self.of_chunk() == self.steps { 1 } else { GROUP };
+        for group in (0..panels).step_by(in_group) {
+            let group = group..panels.min(group + in_group);
+            self.add_up(group.clone(), memory);
+            self.round(group, row, memory, out);
+        }
+    }
+
+    /// Indices of K, in registers, that are added up at a time.
+    fn of_chunk(&self) -> usize {
+        if self.steps * DA <= SHORT { self.steps } else { CHUNK }
+    }
+
+    /// Bytes of a strip.
+    fn of_strip(&self) -> usize {
+        self.steps * DA * REGISTER
+    }
+
+    /// Cuts rows of a in strips of bytes: `[strip][64 indices of K][digit][row][index]`.
+    fn cut_strips(&self, rows: Range<usize>, Memory { bytes, scratch, runs, .. }: &mut Memory) {
         // All bytes are written below.
-        bytes.resize(rows.len().div_ceil(SIDE) * of_strip, 0);
-        for (strip, to) in bytes.chunks_exact_mut(of_strip).enumerate() {
+        bytes.resize(rows.len().div_ceil(SIDE) * self.of_strip(), 0);
+        for (strip, to) in bytes.chunks_exact_mut(self.of_strip()).enumerate() {
             let some = rows.start + strip * SIDE..rows.end.min(rows.start + (strip + 1) * SIDE);
-            match &images {
-                Some(images) => copy_patches(images, some, places.clone(), to, runs),
-                None => cut_rows::<DA>(a, batch, some, places.clone(), to, scratch),
+            match &self.images {
+                Some(images) => copy_patches(images, some, self.places.clone(), to, runs),
+                None => cut_rows::<DA>(self.a, self.batch, some, self.places.clone(), to, scratch),
             }
         }
-        let _registers = Configured::new();
-        let of_panel = rows.len().div_ceil(SIDE) * of_tile::<DA>();
-        let in_group = if steps <= CHUNK { 1 } else { GROUP };
-        for group in (0..n.div_ceil(SIDE)).step_by(in_group) {
-            let group = group..n.div_ceil(SIDE).min(group + in_group);
-            sums.clear();
-            sums.resize(group.len() * of_panel, 0);
-            for chunk in (0..steps).step_by(CHUNK) {
-                let chunk = chunk..steps.min(chunk + CHUNK);
-                for (panel, sums) in group.clone().zip(sums.chunks_exact_mut(of_panel)) {
-                    let words = chunk.start * SIDE..chunk.end * SIDE;
-                    let b = panels.words(panel, words);
-                    for (a, sums) in bytes.chunks_exact(of_strip).zip(sums.chunks_exact_mut(of_tile::<DA>()))
-                    {
-                        let a = &a[chunk.start * DA * REGISTER..chunk.end * DA * REGISTER];
-                        add::<DA, DB>(a, b, chunk.len(), sums);
+    }
+
+    /// The sums of a group of panels, `[panel][strip]` of tiles.
+    fn add_up(&self, group: Range<usize>, Memory { bytes, sums, acc, .. }: &mut Memory) {
+        let strips = bytes.len() / self.of_strip();
+        let (pairs, of_panel) = (strips.div_ceil(STRIPS), strips * of_tile::<DA>());
+        // All accumulators and sums are written below.
+        acc.resize_with(group.len() * pairs, Default::default);
+        sums.resize(group.len() * of_panel, 0);
+        for chunk in (0..self.steps).step_by(self.of_chunk()) {
+            let chunk = chunk..self.steps.min(chunk + self.of_chunk());
+            let of_panels = acc.chunks_exact_mut(pairs).zip(sums.chunks_exact_mut(of_panel));
+            for (panel, (acc, sums)) in group.clone().zip(of_panels) {
+                let b = self.panels.words(panel, chunk.start * SIDE..chunk.end * SIDE);
+                let sums = sums.chunks_mut(STRIPS * of_tile::<DA>());
+                for ((pair, acc), sums) in bytes.chunks(STRIPS * self.of_strip()).zip(acc).zip(sums) {
+                    // A strip that is alone is computed twice.
+                    let a = [0, pair.len() - self.of_strip()].map(|strip| {
+                        &pair[strip + chunk.start * DA * REGISTER..strip + chunk.end * DA * REGISTER]
+                    });
+                    let more = chunk.start % SPAN != 0;
+                    add_weights::<DA, DB>(&mut Run { a, b, steps: chunk.len(), more, acc });
+                    if chunk.end == self.steps || chunk.end % SPAN == 0 {
+                        for (acc, sums) in acc.iter().zip(sums.chunks_exact_mut(of_tile::<DA>())) {
+                            flush::<DA, DB>(acc, chunk.end > SPAN, sums);
+                        }
                     }
                 }
             }
-            for (panel, sums) in group.zip(sums.chunks_exact(of_panel)) {
-                let (column, columns) = (panel * SIDE, panels.columns(panel));
-                if DA < 4 {
-                    scale.panel(&Panel { sums, width: SIDE, column, columns }, row, factors, out);
-                    continue;
-                }
-                for (strip, sums) in sums.chunks_exact(of_tile::<DA>()).enumerate() {
-                    let rows = strip * SIDE..factors.len().min((strip + 1) * SIDE);
-                    let of_rows = &mut out[rows.start * n..rows.end * n];
-                    let panel = Panel { sums, width: SIDE, column, columns };
-                    scale.wide_panel(&panel, row + rows.start, &factors[rows], of_rows);
-                }
+        }
+    }
+
+    /// Rounds the sums of a group of panels into the rows of the output that begin with `row`.
+    fn round(&self, group: Range<usize>, row: usize, Memory { sums, factors, .. }: &Memory, out: &mut [u32]) {
+        for (panel, sums) in group.clone().zip(sums.chunks_exact(sums.len() / group.len())) {
+            let (column, columns) = (panel * SIDE, self.panels.columns(panel));
+            if DA < 4 {
+                self.scale.panel(&Panel { sums, width: SIDE, column, columns }, row, factors, out);
+                continue;
+            }
+            for (strip, sums) in sums.chunks_exact(of_tile::<DA>()).enumerate() {
+                let rows = strip * SIDE..factors.len().min((strip + 1) * SIDE);
+                let of_rows = &mut out[rows.start * self.n..rows.end * self.n];
+                let panel = Panel { sums, width: SIDE, column, columns };
+                self.scale.wide_panel(&panel, row + rows.start, &factors[rows], of_rows);
             }
         }
-    });
+    }
 }
 
 /// Sums of a tile in memory: `[row][column]`, or `[low, high][row][column]`.
@@ -242,212 +318,148 @@ impl Drop for Configured {
     }
 }
 
-/// The accumulators of a tile, `[accumulator][row][column]`.
+/// The accumulators of a tile, `[weight][row][column]`.
 #[repr(C, align(64))]
-struct Accumulators<const SUMS: usize>([[i32; SIDE * SIDE]; SUMS]);
+struct Accumulators([[i32; SIDE * SIDE]; WEIGHTS]);
 
-/// A loop over registers of K: zeroes accumulators, runs the instructions for each 64 indices, and stores the accumulators.
-/// `a` has its digits one register after another; a word of b has its digits one after another.
-macro_rules! kernel {
-    ($da:literal, $db:literal, $a:expr, $b:expr, $steps:expr, [$($sum:literal),*], $($instruction:literal)*) => {{
-        assert!($steps > 0 && $a.len() == $steps * $da * REGISTER && $b.len() * WORD == $steps * $db * REGISTER);
-        let mut acc = MaybeUninit::<Accumulators<{ [$($sum),*].len() }>>::uninit();
-        // SAFETY: both operands have `steps` registers of each digit, and a `Configured` of this thread exists. All accumulators are
-        // stored.
+impl Default for Accumulators {
+    fn default() -> Accumulators {
+        Accumulators([[0; SIDE * SIDE]; WEIGHTS])
+    }
+}
+
+/// A loop over registers of K: adds the products of these pairs of digits of a and b, which have one weight, to the accumulators of
+/// both strips, or sets these if there are no `more`. The registers of `a` hold one digit each; a word of b has its digits one
+/// after another.
+macro_rules! weight {
+    ($da:literal, $db:literal, $run:expr, $weight:literal: $([$d:literal, $e:literal])*) => {{
+        let Run { a: [a, other], b, steps, more, ref mut acc } = *$run;
+        let bytes = steps * $da * REGISTER;
+        assert!(steps > 0 && a.len() == bytes && other.len() == bytes && b.len() * WORD == steps * $db * REGISTER);
+        let [acc, acc_other] = acc.each_mut().map(|acc| &raw mut acc.0[$weight]);
+        // SAFETY: all operands have `steps` registers of each digit, an accumulator has a register, and a `Configured` of this thread
+        // exists.
         unsafe {
             asm!(
-                $(concat!("tilezero tmm", $sum),)*
+                "test {more}, {more}",
+                "jnz 3f",
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "jmp 2f",
+                "3:",
+                "tileloadd tmm0, [{acc} + {row}]",
+                "tileloadd tmm1, [{acc_other} + {row}]",
                 "2:",
-                $($instruction,)*
-                concat!("add {a}, ", $da, " * 1024"),
-                concat!("add {b}, ", $db, " * 1024"),
+                $(
+                    concat!("tileloadd tmm3, [{b} + {word} + 64 * ", $e, "]"),
+                    concat!("tileloadd tmm2, [{a} + {row} + 1024 * ", $d, "]"),
+                    "tdpbssd tmm0, tmm2, tmm3",
+                    concat!("tileloadd tmm2, [{other} + {row} + 1024 * ", $d, "]"),
+                    "tdpbssd tmm1, tmm2, tmm3",
+                )*
+                concat!("add {a}, 1024 * ", $da),
+                concat!("add {other}, 1024 * ", $da),
+                concat!("add {b}, 1024 * ", $db),
                 "dec {steps}",
                 "jnz 2b",
-                $(concat!("tilestored [{acc} + {row} + ", $sum, " * 1024], tmm", $sum),)*
-                a = inout(reg) $a.as_ptr() => _,
-                b = inout(reg) $b.as_ptr() => _,
-                steps = inout(reg) $steps => _,
-                acc = in(reg) acc.as_mut_ptr(),
+                "tilestored [{acc} + {row}], tmm0",
+                "tilestored [{acc_other} + {row}], tmm1",
+                a = inout(reg) a.as_ptr() => _,
+                other = inout(reg) other.as_ptr() => _,
+                b = inout(reg) b.as_ptr() => _,
+                steps = inout(reg) steps => _,
+                more = in(reg) usize::from(more),
+                acc = in(reg) acc,
+                acc_other = in(reg) acc_other,
                 row = in(reg) DEPTH,
                 word = in(reg) $db * DEPTH,
                 out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                 options(nostack),
             );
-            acc.assume_init()
         }
     }};
 }
 
-/// Adds the dot products of `steps` times 64 indices of a tile to its sums. No accumulator is added to before its last addition has
-/// ended, three instructions later, or nearly so.
-fn add<const DA: usize, const DB: usize>(a: &[u8], b: &[u32], steps: usize, sums: &mut [i64]) {
+/// What a loop over registers of K adds up.
+struct Run<'r> {
+    a: [&'r [u8]; STRIPS],
+    b: &'r [u32],
+    steps: usize,
+    /// If the accumulators hold sums already.
+    more: bool,
+    acc: &'r mut [Accumulators; STRIPS],
+}
+
+/// The dot products of a run, by its digits.
+fn add_weights<const DA: usize, const DB: usize>(run: &mut Run<'_>) {
     match (DA, DB) {
-        (2, 2) => two_two(a, b, steps, sums),
-        (3, 2) => three_two(a, b, steps, sums),
-        (2, 3) => two_three(a, b, steps, sums),
-        (3, 3) => three_three(a, b, steps, sums),
-        (4, 4) => four_four(a, b, steps, sums),
+        (2, 2) => {
+            weight!(2, 2, run, 0: [0, 0]);
+            weight!(2, 2, run, 1: [0, 1] [1, 0]);
+            weight!(2, 2, run, 2: [1, 1]);
+        }
+        (3, 2) => {
+            weight!(3, 2, run, 0: [0, 0]);
+            weight!(3, 2, run, 1: [0, 1] [1, 0]);
+            weight!(3, 2, run, 2: [1, 1] [2, 0]);
+            weight!(3, 2, run, 3: [2, 1]);
+        }
+        (2, 3) => {
+            weight!(2, 3, run, 0: [0, 0]);
+            weight!(2, 3, run, 1: [0, 1] [1, 0]);
+            weight!(2, 3, run, 2: [0, 2] [1, 1]);
+            weight!(2, 3, run, 3: [1, 2]);
+        }
+        (3, 3) => {
+            weight!(3, 3, run, 0: [0, 0]);
+            weight!(3, 3, run, 1: [0, 1] [1, 0]);
+            weight!(3, 3, run, 2: [0, 2] [1, 1] [2, 0]);
+            weight!(3, 3, run, 3: [1, 2] [2, 1]);
+            weight!(3, 3, run, 4: [2, 2]);
+        }
+        (4, 4) => {
+            weight!(4, 4, run, 0: [0, 0]);
+            weight!(4, 4, run, 1: [0, 1] [1, 0]);
+            weight!(4, 4, run, 2: [0, 2] [1, 1] [2, 0]);
+            weight!(4, 4, run, 3: [0, 3] [1, 2] [2, 1] [3, 0]);
+            weight!(4, 4, run, 4: [1, 3] [2, 2] [3, 1]);
+            weight!(4, 4, run, 5: [2, 3] [3, 2]);
+            weight!(4, 4, run, 6: [3, 3]);
+        }
         _ => unreachable!("`by_form` names these digits"),
     }
 }
 
-fn two_two(a: &[u8], b: &[u32], steps: usize, sums: &mut [i64]) {
-    let acc = kernel!(2, 2, a, b, steps, [0, 1, 2, 3],
-        "tileloadd tmm4, [{a} + {row}]"
-        "tileloadd tmm5, [{b} + {word}]"
-        "tdpbssd tmm0, tmm4, tmm5"
-        "tileloadd tmm6, [{b} + {word} + 64]"
-        "tdpbssd tmm1, tmm4, tmm6"
-        "tileloadd tmm7, [{a} + {row} + 1024]"
-        "tdpbssd tmm2, tmm7, tmm6"
-        "tdpbssd tmm3, tmm7, tmm5"
-    );
-    flush(&acc, [0, 1, 2, 1], sums);
-}
-
-fn three_two(a: &[u8], b: &[u32], steps: usize, sums: &mut [i64]) {
-    let acc = kernel!(3, 2, a, b, steps, [0, 1, 2, 3],
-        "tileloadd tmm4, [{a} + {row}]"
-        "tileloadd tmm5, [{b} + {word}]"
-        "tdpbssd tmm0, tmm4, tmm5"
-        "tileloadd tmm6, [{b} + {word} + 64]"
-        "tdpbssd tmm1, tmm4, tmm6"
-        "tileloadd tmm7, [{a} + {row} + 1024]"
-        "tdpbssd tmm2, tmm7, tmm6"
-        "tileloadd tmm4, [{a} + {row} + 2048]"
-        "tdpbssd tmm3, tmm4, tmm6"
-        "tdpbssd tmm1, tmm7, tmm5"
-        "tdpbssd tmm2, tmm4, tmm5"
-    );
-    flush(&acc, [0, 1, 2, 3], sums);
-}
-
-fn two_three(a: &[u8], b: &[u32], steps: usize, sums: &mut [i64]) {
-    let acc = kernel!(2, 3, a, b, steps, [0, 1, 2, 3],
-        "tileloadd tmm4, [{b} + {word}]"
-        "tileloadd tmm5, [{a} + {row}]"
-        "tdpbssd tmm0, tmm5, tmm4"
-        "tileloadd tmm6, [{a} + {row} + 1024]"
-        "tdpbssd tmm1, tmm6, tmm4"
-        "tileloadd tmm7, [{b} + {word} + 64]"
-        "tdpbssd tmm2, tmm6, tmm7"
-        "tileloadd tmm4, [{b} + {word} + 128]"
-        "tdpbssd tmm3, tmm6, tmm4"
-        "tdpbssd tmm1, tmm5, tmm7"
-        "tdpbssd tmm2, tmm5, tmm4"
-    );
-    flush(&acc, [0, 1, 2, 3], sums);
-}
-
-fn three_three(a: &[u8], b: &[u32], steps: usize, sums: &mut [i64]) {
-    let acc = kernel!(3, 3, a, b, steps, [0, 1, 2, 3, 4],
-        "tileloadd tmm5, [{a} + {row}]"
-        "tileloadd tmm6, [{b} + {word} + 128]"
-        "tdpbssd tmm2, tmm5, tmm6"
-        "tileloadd tmm7, [{b} + {word}]"
-        "tdpbssd tmm0, tmm5, tmm7"
-        "tileloadd tmm7, [{b} + {word} + 64]"
-        "tdpbssd tmm1, tmm5, tmm7"
-        "tileloadd tmm5, [{a} + {row} + 1024]"
-        "tdpbssd tmm2, tmm5, tmm7"
-        "tdpbssd tmm3, tmm5, tmm6"
-        "tileloadd tmm5, [{a} + {row} + 2048]"
-        "tdpbssd tmm4, tmm5, tmm6"
-        "tileloadd tmm6, [{b} + {word}]"
-        "tdpbssd tmm2, tmm5, tmm6"
-        "tileloadd tmm6, [{a} + {row} + 1024]"
-        "tdpbssd tmm3, tmm5, tmm7"
-        "tileloadd tmm7, [{b} + {word}]"
-        "tdpbssd tmm1, tmm6, tmm7"
-    );
-    flush(&acc, [0, 1, 2, 3, 4], sums);
-}
-
-fn four_four(a: &[u8], b: &[u32], steps: usize, sums: &mut [i64]) {
-    let low = kernel!(4, 4, a, b, steps, [0, 1, 2, 3],
-        "tileloadd tmm4, [{a} + {row}]"
-        "tileloadd tmm5, [{b} + {word} + 192]"
-        "tdpbssd tmm3, tmm4, tmm5"
-        "tileloadd tmm6, [{b} + {word} + 128]"
-        "tdpbssd tmm2, tmm4, tmm6"
-        "tileloadd tmm7, [{b} + {word} + 64]"
-        "tdpbssd tmm1, tmm4, tmm7"
-        "tileloadd tmm5, [{a} + {row} + 1024]"
-        "tdpbssd tmm3, tmm5, tmm6"
-        "tdpbssd tmm2, tmm5, tmm7"
-        "tileloadd tmm6, [{b} + {word}]"
-        "tdpbssd tmm0, tmm4, tmm6"
-        "tileloadd tmm4, [{a} + {row} + 2048]"
-        "tdpbssd tmm3, tmm4, tmm7"
-        "tdpbssd tmm2, tmm4, tmm6"
-        "tdpbssd tmm1, tmm5, tmm6"
-    );
-    // The product of digits 3 and 0 is here, since the other pairs of its weight fill the registers there.
-    let high = kernel!(4, 4, a, b, steps, [0, 1, 2, 3, 4],
-        "tileloadd tmm5, [{b} + {word} + 192]"
-        "tileloadd tmm6, [{a} + {row} + 1024]"
-        "tdpbssd tmm1, tmm6, tmm5"
-        "tileloadd tmm6, [{a} + {row} + 2048]"
-        "tdpbssd tmm2, tmm6, tmm5"
-        "tileloadd tmm7, [{a} + {row} + 3072]"
-        "tdpbssd tmm3, tmm7, tmm5"
-        "tileloadd tmm5, [{b} + {word} + 128]"
-        "tdpbssd tmm1, tmm6, tmm5"
-        "tdpbssd tmm2, tmm7, tmm5"
-        "tileloadd tmm6, [{b} + {word} + 64]"
-        "tdpbssd tmm4, tmm7, tmm6"
-        "tileloadd tmm5, [{b} + {word}]"
-        "tdpbssd tmm0, tmm7, tmm5"
-    );
-    flush_wide(&low, &high, sums);
-}
-
-/// Adds accumulators of these powers of 256 to the sums.
-fn flush<const SUMS: usize>(acc: &Accumulators<SUMS>, powers: [u32; SUMS], sums: &mut [i64]) {
-    let sums: &mut [i64; SIDE * SIDE] = sums.first_chunk_mut().expect("a tile has 256 sums");
+/// Adds the accumulators of a tile to its sums, or sets the sums if there are no `more`.
+fn flush<const DA: usize, const DB: usize>(Accumulators(acc): &Accumulators, more: bool, sums: &mut [i64]) {
     // SAFETY: products run here where AVX-512 was detected.
     unsafe {
         Avx512Vnni::run(
             #[inline(always)]
-            || {
-                for (i, sum) in sums.iter_mut().enumerate() {
-                    for (acc, power) in acc.0.iter().zip(powers) {
-                        *sum += i64::from(acc[i]) << (8 * power);
+            || match sums.as_chunks_mut::<{ SIDE * SIDE }>().0 {
+                [sums] => {
+                    for (i, sum) in sums.iter_mut().enumerate() {
+                        let before = if more { *sum } else { 0 };
+                        *sum = before + weighted(acc, 0..DA + DB - 1, i);
                     }
                 }
+                [lows, highs] => {
+                    for (i, (low, high)) in lows.iter_mut().zip(highs).enumerate() {
+                        let before = if more { [*low, *high] } else { [0, 0] };
+                        let sum = before[0] + weighted(acc, 0..4, i);
+                        *low = sum & 0xffff_ffff;
+                        *high = before[1] + weighted(acc, 4..WEIGHTS, i) + (sum >> 32);
+                    }
+                }
+                _ => unreachable!("a tile has 256 sums of a word or two"),
             },
         );
     }
 }
 
-/// Adds the accumulators of integers of four digits to sums in two words. Weights of `low` are 0 to 3. Weights of `high` are 3, 4, 5, 6
-/// and 4.
-fn flush_wide(low: &Accumulators<4>, high: &Accumulators<5>, sums: &mut [i64]) {
-    let halves = sums.as_chunks_mut::<{ SIDE * SIDE }>().0;
-    let [lows, highs] = halves else { unreachable!("a tile has 256 sums of two words") };
-    let (low, high) = (&low.0, &high.0);
-    // SAFETY: products run here where AVX-512 was detected.
-    unsafe {
-        Avx512Vnni::run(
-            #[inline(always)]
-            || {
-                for i in 0..SIDE * SIDE {
-                    let [low, high] = [
-                        i64::from(low[0][i])
-                            + (i64::from(low[1][i]) << 8)
-                            + (i64::from(low[2][i]) << 16)
-                            + ((i64::from(low[3][i]) + i64::from(high[0][i])) << 24),
-                        i64::from(high[1][i])
-                            + i64::from(high[4][i])
-                            + (i64::from(high[2][i]) << 8)
-                            + (i64::from(high[3][i]) << 16),
-                    ];
-                    let low = lows[i] + low;
-                    lows[i] = low & 0xffff_ffff;
-                    highs[i] += high + (low >> 32);
-                }
-            },
-        );
-    }
+/// The sum of accumulators `weights` of an element. The first of them has weight 1.
+#[inline(always)]
+fn weighted(acc: &[[i32; SIDE * SIDE]; WEIGHTS], weights: Range<usize>, element: usize) -> i64 {
+    let first = weights.start;
+    weights.map(|weight| i64::from(acc[weight][element]) << (8 * (weight - first))).sum()
 }
