@@ -80,6 +80,7 @@ mod judged {
         for (name, each, judge) in [
             ("exp of many", elementary::exp_each as Each, core_math::expf as Judge),
             ("tanh of many", elementary::tanh_each, core_math::tanhf),
+            ("erf of many", elementary::erf_each, core_math::erff),
         ] {
             let have = || {
                 |x: &[u32]| {

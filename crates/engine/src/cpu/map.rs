@@ -211,7 +211,7 @@ fn block(
             Instr::FExp(a) => elementary::exp_each(&of(a)[..len], &mut to[..len]),
             Instr::FLog(a) => called(&mut to[..len], of(a), elementary::log),
             Instr::FTanh(a) => elementary::tanh_each(&of(a)[..len], &mut to[..len]),
-            Instr::FErf(a) => called(&mut to[..len], of(a), elementary::erf),
+            Instr::FErf(a) => elementary::erf_each(&of(a)[..len], &mut to[..len]),
             Instr::FLt(a, b) => binary(to, of(a), of(b), float::lt),
             Instr::FFromU(a) => unary(to, of(a), float::from_u32),
             Instr::UAdd(a, b) => binary(to, of(a), of(b), u32::wrapping_add),

@@ -3,7 +3,7 @@
 //! The code uses neither libm nor fused operations, so its results are the same everywhere (although only the
 //! rounded results are promised).
 
-use super::slow::{ERF_AT, split};
+use super::slow::{Centres, split};
 
 const LN2_HI: f64 = f64::from_bits(0x3fe6_2e42_fee0_0000); // 32 bits: products with exponents are exact
 const LN2_LO: f64 = f64::from_bits(0x3dea_39ef_3579_3c76);
@@ -24,11 +24,12 @@ const INVERSE_FACTORIAL: [f64; 12] = [
     1.0 / 6_227_020_800.0,
 ];
 
+/// Adding this number and subtracting it rounds to an integer, which the lowest bits of the sum have.
+const ROUNDER: f64 = 6_755_399_441_055_744.0; // 1.5 * 2^52
+
 /// (2^k, exp(r) - 1) with x = k ln 2 + r, |r| <= 0.35.
 #[inline(always)]
 fn parts(x: f64) -> (f64, f64) {
-    // Adding and subtracting 1.5 * 2^52 rounds to an integer.
-    const ROUNDER: f64 = 6_755_399_441_055_744.0;
     let shifted = x * std::f64::consts::LOG2_E + ROUNDER;
     let k = shifted - ROUNDER;
     let r = (x - k * LN2_HI) - k * LN2_LO;
@@ -68,12 +69,13 @@ pub(crate) fn log(x: f64) -> f64 {
     (2.0 * s * sum + e * LN2_LO) + e * LN2_HI
 }
 
+/// For 0 < x < 4; for other numbers the result means nothing.
 #[inline(always)]
-pub(crate) fn erf(x: f64) -> f64 {
-    let i = (x * 8.0).round_ties_even() as usize;
-    let c = i as f64 / 8.0;
+pub(crate) fn erf(x: f64, centres: &Centres) -> f64 {
+    let shifted = x * 8.0 + ROUNDER;
+    let c = (shifted - ROUNDER) / 8.0;
     let h = x - c;
-    let (value, slope) = ERF_AT[i];
+    let (value, slope) = centres[(shifted.to_bits() as usize & 63).min(centres.len() - 1)];
     let mut power = h;
     let mut sum = 0.0;
     let (mut before, mut g) = (0.0, slope.hi);

@@ -75,6 +75,15 @@ pub fn tanh_each(x: &[u32], out: &mut [u32]) {
     each(x, out, usual, fast, tanh);
 }
 
+/// [`erf`] of each element.
+#[inline(always)]
+pub fn erf_each(x: &[u32], out: &mut [u32]) {
+    let usual = |x: u32| (1..0x4080_0000).contains(&(x & !SIGN));
+    let centres: &slow::Centres = &slow::ERF_AT;
+    let fast = |x: u32| (x & SIGN, fast::erf(f64::from(f32::from_bits(x & !SIGN)), centres));
+    each(x, out, usual, fast, erf);
+}
+
 /// e^x.
 ///
 /// ```
@@ -149,7 +158,7 @@ pub fn erf(x: u32) -> u32 {
         return if is_nan(x) { NAN } else { sign | ONE }; // |x| >= 4
     }
     let v = f64::from(f32::from_bits(absmax));
-    sign | settle(fast::erf(v), || slow::erf(v))
+    sign | settle(fast::erf(v, &slow::ERF_AT), || slow::erf(v))
 }
 
 #[cfg(test)]
@@ -170,11 +179,15 @@ mod tests {
             0x42cf_ffff,
             0x42d0_0000,
             0x41a0_0000,
+            0x407f_ffff,
+            0x4080_0000,
         ];
         let all = special.into_iter().chain((0..=u32::MAX).step_by(65_521));
         let x: Vec<u32> = all.collect();
         let mut out = vec![0; x.len()];
-        for (each, one) in [(exp_each as fn(&[u32], &mut [u32]), exp as fn(u32) -> u32), (tanh_each, tanh)] {
+        let functions =
+            [(exp_each as fn(&[u32], &mut [u32]), exp as fn(u32) -> u32), (tanh_each, tanh), (erf_each, erf)];
+        for (each, one) in functions {
             each(&x, &mut out);
             for (&x, &out) in x.iter().zip(&out) {
                 assert_eq!(out, one(x), "of {x:08x}");

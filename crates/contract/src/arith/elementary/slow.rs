@@ -66,11 +66,10 @@ pub(crate) fn tanh(x: f64) -> Dd {
     t.div(t + Dd::new(2.0))
 }
 
-/// Centres of erf's expansions: multiples of 1/8 up to 4.
-pub(crate) const CENTRES: usize = 33;
+/// erf and its derivative at each centre of erf's expansions: multiples of 1/8 up to 4.
+pub(crate) type Centres = [(Dd, Dd); 33];
 
-/// erf and its derivative at each centre.
-pub(crate) static ERF_AT: LazyLock<[(Dd, Dd); CENTRES]> = LazyLock::new(|| {
+pub(crate) static ERF_AT: LazyLock<Centres> = LazyLock::new(|| {
     std::array::from_fn(|i| {
         let c = i as f64 / 8.0;
         (erf_series(c), erf_slope(c))
