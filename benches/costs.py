@@ -420,8 +420,10 @@ def answer_table(kind, result):
         times = [f"{x[key]:.3g} s" + ("" if x is peer else f" ({x[key] / peer[key]:.2f} of fp32)") for key in ("prompt seconds", "token seconds")]
         print(f"| {name}, **measured** | {times[0]} | {times[1]} | {kind.PROMPT / x['prompt seconds']:.3g}, {1 / x['token seconds']:.3g} | {x['MiB']:.0f} MiB |")
     if "error" not in exact:
-        same = next((at for at, (a, b) in enumerate(zip(exact["tokens"], peer["tokens"])) if a != b), len(exact["tokens"]))
-        print(f"\nThe first {same} of {len(exact['tokens'])} tokens are those of PyTorch fp32. A near tie of two tokens ends the agreement.")
+        length = len(exact["tokens"])
+        same = next((at for at, (a, b) in enumerate(zip(exact["tokens"], peer["tokens"])) if a != b), length)
+        some = f"All {length}" if same == length else f"The first {same} of {length}"
+        print(f"\n{some} tokens are those of PyTorch fp32." + ("" if same == length else " A near tie of two tokens ends the agreement."))
         print_bar(kind, exact["token seconds"] / peer["token seconds"], "a token of the answer")
     print()
     print_published(kind)

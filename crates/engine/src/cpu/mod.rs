@@ -154,7 +154,12 @@ impl Cpu {
                 let views = [a, b].map(|view| strided(words(view.tensor), view));
                 native::product(self.native, &views[0], &views[1], out);
             }
-            Primitive::Gather { .. } | Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. } => {
+            Primitive::Gather { table, indices, stride_index, stride_row, stride_column, .. } => {
+                let strides = [*stride_index, *stride_row, *stride_column];
+                let width = ty.shape.last().map_or(1, |&d| d as usize);
+                reduce::gather(words(*table), words(*indices), strides, width, out);
+            }
+            Primitive::GroupOrder { .. } | Primitive::GroupOffsets { .. } => {
                 // These primitives are cheap beside all others, so the scalar reference computes them.
                 let Ok(all) = element::range(graph, node, 0..ty.len(), &mut Values(values));
                 out.copy_from_slice(&all);

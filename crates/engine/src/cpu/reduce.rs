@@ -166,6 +166,31 @@ pub(crate) fn segment_sum(input: &[u32], order: &[u32], offsets: &[u32], width: 
     });
 }
 
+/// Elements that a task gathers, in whole rows.
+const GATHERED: usize = 1 << 14;
+
+/// out[row][column] = table[choices[row] * of_choice + row * of_row + column * of_column], for rows of `width` elements.
+pub(crate) fn gather(
+    table: &[u32],
+    choices: &[u32],
+    [of_choice, of_row, of_column]: [u32; 3],
+    width: usize,
+    out: &mut [u32],
+) {
+    let of_task = (GATHERED / width).max(1);
+    out.par_chunks_mut(of_task * width).enumerate().for_each(|(task, out)| {
+        let rows = task * of_task..;
+        for ((row, out), &choice) in rows.clone().zip(out.chunks_mut(width)).zip(&choices[rows.start..]) {
+            let from = &table[choice as usize * of_choice as usize + row * of_row as usize..];
+            if of_column == 1 {
+                out.copy_from_slice(&from[..out.len()]);
+            } else {
+                out.iter_mut().enumerate().for_each(|(column, x)| *x = from[column * of_column as usize]);
+            }
+        }
+    });
+}
+
 /// The maxima of blocks by order key: [.., len] -> [.., blocks].
 pub(crate) fn row_max(input: &[u32], blocks: Blocks, out: &mut [u32]) {
     let per_task = blocks.per_task();

@@ -103,7 +103,7 @@ pub(super) fn matrix_product<const DA: usize, const DB: usize>(
         steps: len.div_ceil(DEPTH),
         n,
     };
-    let height = band_height(4, 1, m, STRIPS * SIDE, BAND_ROWS);
+    let height = band_height(2, 1, m, STRIPS * SIDE, BAND_ROWS);
     bands(out, 1, m, n, height)
         .into_par_iter()
         .for_each_init(Memory::default, |memory, Band { row, out, .. }| matrix.band(row, out, memory));
