@@ -154,7 +154,19 @@ pub fn causal_attention(
 pub fn attention(
     b: &mut Builder,
     seen: Seen,
+    qkv: [TensorId; 3],
+    cut: [u32; 2],
+    drop: Option<(Dropout, u32)>,
+) -> TensorId {
+    attention_with(b, seen, qkv, None, cut, drop)
+}
+
+/// [`attention`] whose products of queries and keys have an addend [H, T T], if there is one.
+fn attention_with(
+    b: &mut Builder,
+    seen: Seen,
     [q, k, v]: [TensorId; 3],
+    bias: Option<TensorId>,
     [samples, heads]: [u32; 2],
     drop: Option<(Dropout, u32)>,
 ) -> TensorId {
@@ -166,6 +178,7 @@ pub fn attention(
         _ => v,
     };
     let scores = b.scoped("scores", |b| scores(b, s, q, k));
+    let scores = bias.map_or(scores, |bias| b.scoped("bias", |b| biased(b, s, scores, bias)));
     let p = b.scoped("softmax", |b| softmax(b, seen, s, scores));
     let p = match drop {
         Some((d, operator)) => b.scoped("dropout", |b| dropout(b, d, samples, operator, p)),
@@ -201,6 +214,21 @@ fn scores(b: &mut Builder, s: Heads, q: TensorId, k: TensorId) -> TensorId {
         let dq = b.product(ScoresDq, s.rows(ds), s.by_channel(k), &head_shape);
         let dk = b.product(ScoresDk, s.columns(ds), s.by_channel(q), &head_shape);
         vec![(q, s.merge(b, dq)), (k, s.merge(b, dk))]
+    });
+    output
+}
+
+/// Scores [B, H, T, T] + bias [H, T T]. The gradient of the bias adds over samples by the tree.
+fn biased(b: &mut Builder, s: Heads, scores: TensorId, bias: TensorId) -> TensorId {
+    let (shape, square) = (s.scores(), s.t * s.t);
+    let of_scores = View { tensor: bias, offset: 0, dims: shape, strides: [0, square, s.t, 1] };
+    let body = Body::new("add.v1", |w: &mut BodyWriter| {
+        let (x, y) = (w.input(0), w.input(1));
+        w.add(x, y)
+    });
+    let output = b.map_views(body, shape, vec![b.whole(scores), of_scores], DType::F32, &shape);
+    b.differentiable(output, move |b, dy| {
+        vec![(scores, dy), (bias, b.tree_sum(dy, [1, s.b, s.h * square], &[s.h, square]))]
     });
     output
 }
@@ -406,4 +434,27 @@ pub(crate) fn grouped_attention(
     }
     let [k, v] = [k, v].map(|x| repeat_heads(b, x, own, heads / own));
     Ok(attention(b, seen, [q, k, v], [samples, heads], drop))
+}
+
+/// [`grouped_attention`] over all positions, with an addend [H, T T] of each head's products of queries and keys.
+///
+/// # Errors
+/// If shapes do not fit.
+pub(crate) fn biased_attention(
+    b: &mut Builder,
+    [q, k, v]: [TensorId; 3],
+    bias: TensorId,
+    [samples, heads]: [u32; 2],
+    drop: Option<(Dropout, u32)>,
+) -> Result<TensorId, String> {
+    let [positions, channels] = cut_into_heads(b, q, [samples, heads])?;
+    let own = own_heads(b, k, [channels, heads])?;
+    let found = b.shape(bias);
+    if positions.checked_mul(positions).is_none_or(|square| found != [heads, square]) {
+        return Err(format!(
+            "the bias is {found:?}, and {heads} heads of {positions} positions need [{heads}, {positions} * {positions}]"
+        ));
+    }
+    let [k, v] = [k, v].map(|x| repeat_heads(b, x, own, heads / own));
+    Ok(attention_with(b, Seen::All, [q, k, v], Some(bias), [samples, heads], drop))
 }

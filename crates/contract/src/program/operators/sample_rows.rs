@@ -1,5 +1,5 @@
-//! class_token.v1, first_position.v1, last_position.v1, the means of positions, and the exchange of positions and channels: rows that
-//! are put before the positions of each sample, or made of them.
+//! class_token.v1, first_position.v1, last_position.v1, the means of positions, the exchange of positions and channels, and
+//! positions as pixels: rows that are put before the positions of each sample, or made of them.
 
 use super::convolution::mean_of_rows;
 use super::operand::im2col;
@@ -154,6 +154,26 @@ fn exchanged(b: &mut Builder, tensor: TensorId, [samples, rows, columns]: [u32; 
     let dims = [1, samples, columns, rows];
     let view = View { tensor, offset: 0, dims, strides: [0, rows * columns, 1, columns] };
     b.copy(view, &[samples * columns, rows])
+}
+
+/// x [N, C] of B samples -> [B, H, W, C]: the positions of a sample as pixels, row by row.
+///
+/// # Errors
+/// If a sample has not H W rows.
+pub(crate) fn as_image(
+    b: &mut Builder,
+    x: TensorId,
+    samples: u32,
+    [height, width]: [u32; 2],
+) -> Result<TensorId, String> {
+    let [rows, channels] = cut(b, x, samples)?;
+    if u64::from(height) * u64::from(width) != u64::from(rows) {
+        return Err(format!("a sample has {rows} rows, which are not {height} times {width} pixels"));
+    }
+    let (shape_x, shape) = (b.shape(x), [samples, height, width, channels]);
+    let y = b.copy(b.reshaped(x, &shape), &shape);
+    b.differentiable(y, move |b, dy| vec![(x, b.copy(b.reshaped(dy, &shape_x), &shape_x))]);
+    Ok(y)
 }
 
 /// x [.., C] as rows [N, C] of its last dimension.

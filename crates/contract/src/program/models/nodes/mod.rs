@@ -224,12 +224,16 @@ impl NodeOf {
     /// The attributes that act in an evaluation, as text.
     fn acting(&self) -> String {
         let Attributes {
+            count,
             epsilon,
+            first,
             groups,
             heads,
             ignore,
             kernel,
             padding,
+            size,
+            step,
             stride,
             theta,
             window,
@@ -239,11 +243,15 @@ impl NodeOf {
         let text = |name: &&str| match *name {
             "epsilon" => format!(" {:08x}", epsilon.to_bits()),
             "theta" => format!(" {:08x}", theta.to_bits()),
+            "count" => format!(" {count}"),
+            "first" => format!(" {first}"),
             "groups" => format!(" {groups}"),
             "heads" => format!(" {heads}"),
             "ignore" => format!(" {}", ignore.unwrap_or_default()),
             "kernel" => format!(" {kernel}"),
             "padding" => format!(" {padding}"),
+            "size" => format!(" {} {}", size[0], size[1]),
+            "step" => format!(" {step}"),
             "stride" => format!(" {stride}"),
             "window" => format!(" {}", window.unwrap_or_default()),
             "windows" => format!(" {} {}", windows[0], windows[1]),
