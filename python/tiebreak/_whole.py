@@ -27,12 +27,15 @@ def whole(m: Matcher, value: Any) -> Any:
     """A formula that is no part of an operator, computed; other values as they are."""
     if not isinstance(value, Value) or value.layout != "formula":
         return value
+    from ._formula import without_gain
+
     op, args, node = value.name
     if node not in m.whole:
-        args = tuple(whole(m, arg) for arg in args)
         where, m.where = m.where, where_of(node)
         try:
-            m.whole[node] = _computed(m, value, op, args)
+            # A normalisation is recognised before its parts are computed, which are no operators.
+            normed = without_gain(m, value)
+            m.whole[node] = normed if normed is not None else _computed(m, value, op, tuple(whole(m, arg) for arg in args))
         except Refused as error:
             error.node = error.node or node
             raise
@@ -47,11 +50,7 @@ def where_of(node: Any) -> str:
 
 
 def _computed(m: Matcher, value: Value, op: str, args: Tuple[Any, ...]) -> Value:
-    from ._formula import without_gain
-
     node = value.name.node
-    if (normed := without_gain(m, value)) is not None:
-        return normed
     if op == "mul":
         return times(m, *args, node)
     if op == "add":
