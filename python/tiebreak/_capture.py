@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 import numpy as np
 
-from . import _cut, _in_place, _joined, _left_out, _mask, _moved
+from . import _biases, _cut, _in_place, _joined, _left_out, _mask, _moved
 from ._call import StrPath, count, path, result_of
 from ._errors import CaptureError, UndecidedError, UsageError
 from ._attention import scaled_heads
@@ -377,7 +377,7 @@ def _one(matcher: Matcher, node: Any, values: Dict[Any, Any], where: str, kind: 
     if (constant := _folded(matcher, node, values)) is not None:
         return constant
     matcher.writes.check_readers(node)
-    if (value := _mask.counted(matcher, node, values) or _mask.computed(node, values) or _moved.computed(node, values) or _moved.exchanged(matcher, node, values) or _cut.computed(node, values)) is not None:
+    if (value := _mask.counted(matcher, node, values) or _mask.computed(node, values) or _biases.computed(matcher, node, values) or _moved.computed(node, values) or _moved.exchanged(matcher, node, values) or _cut.computed(node, values)) is not None:
         return value
     if (value := _joined.computed(matcher, node, values)) is not None:
         return value

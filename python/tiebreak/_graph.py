@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, Dict, Tuple
 
-from . import _attention, _cut, _joined, _moved, _norms, _pieces, _positions, _spread, _tables
+from . import _attention, _cut, _drawn, _joined, _moved, _norms, _pieces, _positions, _sequences, _spread, _tables
 from ._formula import formula
 from ._matcher import Formula, Matcher, Refused, Value, no_formula, same, square
 from ._whole import minus, plus, times, whole
@@ -138,10 +138,12 @@ def _avg_pool(m: Matcher, a: Given, out: Any) -> Value:
 
 
 def _pool(m: Matcher, a: Given, out: Any, kind: str) -> Value:
-    same("ceil_mode", a["ceil_mode"], False, "use ceil_mode=False")
     kernel = square("kernel_size", a["kernel_size"])
     stride = square("stride", a["stride"]) if a["stride"] else kernel
-    name = m.node(kind, m.image(a["self"]), kernel=kernel, stride=stride, padding=square("padding", a["padding"]))
+    padding = square("padding", a["padding"])
+    if a["ceil_mode"] and any((size + 2 * padding - kernel) % stride for size in a["self"].shape[2:]):
+        raise Refused(f"ceil_mode is True, and its windows leave images of {list(a['self'].shape[2:])}", "use ceil_mode=False, or other sizes")
+    name = m.node(kind, m.image(a["self"]), kernel=kernel, stride=stride, padding=padding)
     return Value(name, "image", tuple(out.meta["val"].shape))
 
 
@@ -164,6 +166,9 @@ def _mean(m: Matcher, a: Given, out: Any) -> Value:
     if len(x.shape) == 3 and dims == [1] and x.layout in ("rows", "raw"):
         same("the first dimension", x.shape[0], m.batch, "take the mean over the positions of each sample")
         return Value(m.node("mean_positions", m.rows(x)), "rows", shape)
+    if len(x.shape) == 3 and dims == [2] and not a["keepdim"] and x.layout in ("rows", "raw") and x.shape[0] == m.batch:
+        # Positions are the last dimension.
+        return Value(m.node("mean_positions", _positions.exchanged(m, m.rows(x))), "rows", shape)
     if dims != [2, 3] or len(x.shape) != 4:
         why = f"it is no mean over the pixels of images, nor over the positions of samples, but over {dims} of {list(x.shape)} ({x.layout})"
         raise Refused(why, "take the mean over the dimensions 2 and 3 of images, or over dimension 1 of [B, T, C]")
@@ -201,6 +206,9 @@ def _view(m: Matcher, a: Given, out: Any) -> Value:
         return value._replace(shape=shape)
     if value.layout == "tokens":
         return value._replace(shape=shape)
+    if value.layout == "raw" and len(old) == 2 and shape == (old[0], 1, old[1]) and m.input_below is None:
+        # One channel at each position.
+        return Value(m.rows(value), "rows", shape)
     if value.layout == "image" and shape == (*old[:2], math.prod(old[2:])) and len(old) == 4:
         return value._replace(layout="planes", shape=shape)
     if value.layout == "last" and shape == (old[0], old[1] * old[2], old[3]):
@@ -269,6 +277,9 @@ def _split(m: Matcher, a: Given, out: Any) -> Value:
 def _add(m: Matcher, a: Given, out: Any) -> Value:
     x, y = a["self"], a["other"]
     y = _times_alpha(m, a, out)
+    for draw, other in ((x, y), (y, x)):
+        if isinstance(draw, Value) and draw.layout == "draw":
+            return _drawn.increased(draw, other)
     if not isinstance(x, Value) or not isinstance(y, Value) or "formula" in (x.layout, y.layout):
         return formula(m, "add", out, x, y)
     if "scores" in (x.layout, y.layout):
@@ -348,6 +359,8 @@ def _matmul(m: Matcher, a: Given, out: Any) -> Value:
 
 def _div(m: Matcher, a: Given, out: Any) -> Value:
     x, y = a["self"], a["other"]
+    if isinstance(x, Value) and x.layout == "draw" and isinstance(y, (int, float)) and y != 0:
+        return _drawn.multiplied(m, x, 1 / y, out)
     if isinstance(x, Value) and x.layout != "scores" and isinstance(y, (int, float)) and y != 0:
         return formula(m, "mul", out, x, 1 / y)
     return _attention.divided(m, a, out)
@@ -391,6 +404,8 @@ def _part(op: str) -> Callable[[Matcher, Given, Any], Value]:
 def _mul(m: Matcher, a: Given, out: Any) -> Value:
     if isinstance(a["self"], Value) and a["self"].layout == "scores":
         return _attention.scaled(a["self"], a["other"])
+    if any(isinstance(a[key], Value) and a[key].layout == "draw" for key in ("self", "other")):
+        return _drawn.multiplied(m, a["self"], a["other"], out)
     return _part("mul")(m, a, out)
 
 
@@ -458,6 +473,8 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.addmm.default": _addmm,
     "aten.conv2d.default": _conv2d,
     "aten.conv2d.padding": _conv2d,
+    "aten.conv1d.default": _sequences.conv1d,
+    "aten.conv1d.padding": _sequences.conv1d,
     "aten.batch_norm.default": _norms.batch_norm,
     "aten.layer_norm.default": _norms.layer_norm,
     "aten.rms_norm.default": _norms.rms_norm,
@@ -506,6 +523,12 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.matmul.default": _matmul,
     "aten.mm.default": _matmul,
     "aten.bmm.default": _attention.batched,
+    "aten.rand.default": _drawn.uniform,
+    "aten.new_empty.default": _drawn.unwritten,
+    "aten.bernoulli_.float": _drawn.bernoulli,
+    "aten.floor.default": _drawn.floor,
+    "aten.floor_.default": _drawn.floor,
+    "aten.baddbmm.default": _attention.added,
     "aten.t.default": _turned,
     "aten.numpy_T.default": _turned,
     "aten.softmax.int": _attention.softmax,

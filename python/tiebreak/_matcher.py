@@ -44,7 +44,7 @@ class Part(NamedTuple):
     """A parameter of the network: the part `number` of `count` of a tensor of the model, in the layout of a role."""
 
     source: str
-    # "plain", "kernels" of a convolution, "pixel kernels" of a linear layer, a "transposed" matrix, or a "table" [1, T, C] without its dimension of 1.
+    # "plain", "kernels" of a convolution, "position kernels" of one over positions, "pixel kernels" of a linear layer, a "transposed" matrix, or a "table" [1, T, C] without its dimension of 1.
     # A role of numbers, such as "1 8", is the shape of a tensor whose dimensions of 1 the network does not have. "rows 1 4 8" is that of rows
     # [4, 8].
     role: str
@@ -80,6 +80,8 @@ def to_role(array: Any, part: Part) -> Any:
         array = array.transpose(0, 2, 3, 1)
     elif part.role == "pixel kernels":
         array = array[:, None, None]
+    elif part.role == "position kernels":
+        array = array.transpose(0, 2, 1)[:, :, None]
     elif part.role == "transposed":
         array = array.T
     elif part.role == "table":
@@ -109,6 +111,8 @@ def from_role(arrays: Sequence[Any], parts: Sequence[Part]) -> Any:
         return whole.transpose(0, 3, 1, 2)
     if role == "pixel kernels":
         return whole[:, 0, 0]
+    if role == "position kernels":
+        return whole[:, :, 0].transpose(0, 2, 1)
     if role == "table":
         return whole.reshape((1, *whole.shape))
     return whole.T if role == "transposed" else whole
