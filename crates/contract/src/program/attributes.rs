@@ -22,6 +22,8 @@ pub struct Attributes {
     pub step: u32,
     /// See `first`.
     pub count: u32,
+    /// The bound of the scores of `capped_attention`.
+    pub cap: f32,
     /// Pixels of `as_image`, down and across.
     pub size: [u32; 2],
     /// Groups of channels of `grouped_conv2d`.
@@ -63,6 +65,7 @@ impl Default for Attributes {
             padding: 0,
             kernel: 2,
             windows: [1; 2],
+            cap: 50.0,
             size: [1; 2],
             first: 0,
             step: 1,

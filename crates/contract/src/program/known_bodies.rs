@@ -193,6 +193,7 @@ fn operator(number: usize, second: u32, gradient: bool) -> Option<Graph> {
         padding: 0,
         kernel: 2 + second,
         windows: [3 + second, 4 + second],
+        cap: 50.0,
         size: [1; 2],
         first: 0,
         step: 1,

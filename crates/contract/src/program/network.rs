@@ -42,6 +42,7 @@ const ABOVE_ZERO: Type = Type::Number { least: 0.0, above: true, below: None };
 /// The attributes of nodes: name, type with bounds, and meaning.
 #[rustfmt::skip]
 pub const ATTRIBUTES: &[(&str, Type, &str)] = &[
+    ("cap", ABOVE_ZERO, "The bound of the scaled products of queries and keys."),
     ("count", integer(1, GEOMETRY), "Channels, positions or rows of the result."),
     ("epsilon", ABOVE_ZERO, "The number that is added to the variance."),
     ("first", integer(0, GEOMETRY), "The number of the first channel, position or row, counted from 0."),
@@ -518,6 +519,7 @@ fn set(attributes: &mut Attributes, name: &str, ty: Type, value: &Value) -> std:
     };
     let number = || value.as_f64().map(|x| x as f32).ok_or_else(refused);
     match name {
+        "cap" => attributes.cap = number()?,
         "count" => attributes.count = integer(value)?,
         "epsilon" => attributes.epsilon = number()?,
         "first" => attributes.first = integer(value)?,

@@ -106,8 +106,8 @@ be evaluated:
 1. No input `weight`, `bias`, `gain`, `table` or `token` of a node depends on the inputs of the batch.
 2. The other inputs of a node all have rows of samples, or none of them has any.
 3. A node that cuts its rows into samples has rows of samples: `position_embedding`, `class_token`, `first_position`,
-   `last_position`, `mean_positions`, `exchange`, `slice_positions`, `place_positions`, `as_image`, `rotary` and
-   the attentions.
+   `last_position`, `mean_positions`, `exchange`, `slice_positions`, `place_positions`, `as_image`, `rows_of`, `rotary`
+   and the attentions.
 4. A tensor with rows of samples has a dimension behind the first where an operator takes [.., C].
 
 ## Answers

@@ -4,7 +4,9 @@
 //!
 //! Every sum runs over all T positions, with +0 at masked ones, so its tree depends on T alone.
 
+use super::activation::tanh;
 use super::dropout::{Dropout, dropout};
+use super::scaled;
 use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::expr::{Body, BodyWriter, Reg};
@@ -158,15 +160,25 @@ pub fn attention(
     cut: [u32; 2],
     drop: Option<(Dropout, u32)>,
 ) -> TensorId {
-    attention_with(b, seen, qkv, None, cut, drop)
+    attention_with(b, seen, qkv, Changed::Nothing, cut, drop)
 }
 
-/// [`attention`] whose products of queries and keys have an addend [H, T T], if there is one.
+/// What is done with the products of queries and keys before they are scaled and masked.
+#[derive(Clone, Copy)]
+enum Changed {
+    Nothing,
+    /// An addend [H, T T].
+    Bias(TensorId),
+    /// A bound of the scaled products, which the hyperbolic tangent approaches.
+    Cap(f32),
+}
+
+/// [`attention`] whose products of queries and keys are changed.
 fn attention_with(
     b: &mut Builder,
     seen: Seen,
     [q, k, v]: [TensorId; 3],
-    bias: Option<TensorId>,
+    changed: Changed,
     [samples, heads]: [u32; 2],
     drop: Option<(Dropout, u32)>,
 ) -> TensorId {
@@ -178,7 +190,11 @@ fn attention_with(
         _ => v,
     };
     let scores = b.scoped("scores", |b| scores(b, s, q, k));
-    let scores = bias.map_or(scores, |bias| b.scoped("bias", |b| biased(b, s, scores, bias)));
+    let scores = match changed {
+        Changed::Nothing => scores,
+        Changed::Bias(bias) => b.scoped("bias", |b| biased(b, s, scores, bias)),
+        Changed::Cap(cap) => b.scoped("cap", |b| capped(b, s, scores, cap)),
+    };
     let p = b.scoped("softmax", |b| softmax(b, seen, s, scores));
     let p = match drop {
         Some((d, operator)) => b.scoped("dropout", |b| dropout(b, d, samples, operator, p)),
@@ -231,6 +247,14 @@ fn biased(b: &mut Builder, s: Heads, scores: TensorId, bias: TensorId) -> Tensor
         vec![(scores, dy), (bias, b.tree_sum(dy, [1, s.b, s.h * square], &[s.h, square]))]
     });
     output
+}
+
+/// Scores whose products with 1/sqrt(D) are cap tanh(x / cap): the product with `1/sqrt(D) / cap`, its hyperbolic tangent, and the product with
+/// `cap sqrt(D)`.
+fn capped(b: &mut Builder, s: Heads, scores: TensorId, cap: f32) -> TensorId {
+    let of_cap = scaled(b, scores, head_scale(s.d) / cap);
+    let bounded = tanh(b, of_cap);
+    scaled(b, bounded, cap * (s.d as f32).sqrt())
 }
 
 /// p v of every head, heads merged: [B*T, H*D].
@@ -456,5 +480,23 @@ pub(crate) fn biased_attention(
         ));
     }
     let [k, v] = [k, v].map(|x| repeat_heads(b, x, own, heads / own));
-    Ok(attention_with(b, Seen::All, [q, k, v], Some(bias), [samples, heads], drop))
+    Ok(attention_with(b, Seen::All, [q, k, v], Changed::Bias(bias), [samples, heads], drop))
+}
+
+/// [`grouped_attention`] whose scaled products are bounded: cap tanh(q k^T / sqrt(D) / cap), before the mask.
+///
+/// # Errors
+/// If shapes do not fit.
+pub(crate) fn capped_attention(
+    b: &mut Builder,
+    seen: Seen,
+    [q, k, v]: [TensorId; 3],
+    cap: f32,
+    [samples, heads]: [u32; 2],
+    drop: Option<(Dropout, u32)>,
+) -> Result<TensorId, String> {
+    let [_, channels] = cut_into_heads(b, q, [samples, heads])?;
+    let own = own_heads(b, k, [channels, heads])?;
+    let [k, v] = [k, v].map(|x| repeat_heads(b, x, own, heads / own));
+    Ok(attention_with(b, seen, [q, k, v], Changed::Cap(cap), [samples, heads], drop))
 }

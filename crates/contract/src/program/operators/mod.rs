@@ -26,8 +26,8 @@ pub(crate) use activation::{gain, mul, sigmoid, silu, swiglu, tanh};
 pub use activation::{gelu_erf, gelu_tanh, relu};
 pub use attention::{Seen, attention, causal_attention};
 pub(crate) use attention::{
-    biased_attention, cut_into_heads, document_starts, grouped_attention, own_heads, repeat_heads,
-    window_starts,
+    biased_attention, capped_attention, cut_into_heads, document_starts, grouped_attention, own_heads,
+    repeat_heads, window_starts,
 };
 pub(super) use cached::{Cache, Places, cached_attention};
 pub(crate) use chosen::{Axis, Progression, place, slice};
@@ -49,7 +49,7 @@ pub use pool::{Window, avg_pool, max_pool};
 pub use rotary::{Rotary, rotary, rotary_tables};
 pub(super) use rotary::{rotary_error, rotary_tables_at};
 pub(crate) use sample_rows::{
-    as_image, class_token, exchange, first_position, last_position, mean_positions, rows,
+    as_image, class_token, exchange, first_position, last_position, mean_positions, rows, rows_of,
 };
 
 use super::builder::Builder;

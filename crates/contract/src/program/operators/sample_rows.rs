@@ -176,6 +176,23 @@ pub(crate) fn as_image(
     Ok(y)
 }
 
+/// x [*] of B samples as rows [N, K] of its elements in their order.
+///
+/// # Errors
+/// If a sample has no whole number of such rows.
+pub(crate) fn rows_of(b: &mut Builder, x: TensorId, samples: u32, channels: u32) -> Result<TensorId, String> {
+    let shape = b.shape(x);
+    let elements = shape.iter().product::<u32>();
+    let each = elements / samples.max(1);
+    if channels == 0 || !each.is_multiple_of(channels) || each * samples != elements {
+        return Err(format!("{elements} elements of {samples} samples are no rows of {channels} channels"));
+    }
+    let rows = [elements / channels, channels];
+    let y = b.copy(b.reshaped(x, &rows), &rows);
+    b.differentiable(y, move |b, dy| vec![(x, b.copy(b.reshaped(dy, &shape), &shape))]);
+    Ok(y)
+}
+
 /// x [.., C] as rows [N, C] of its last dimension.
 pub(crate) fn rows(b: &mut Builder, x: TensorId) -> TensorId {
     let shape = b.shape(x);

@@ -160,6 +160,7 @@ pub const NODE_KINDS: &[NodeKind] = &[
     kind("place_positions", "`place_channels` for the positions of each of B samples: [B `count`, C]", &[input("x", "N C")], PLACES, |b, p, i, a| place(b, i[0], Axis::Positions(p.samples()?), progression(a))),
     kind("slice_rows", "`count` rows of a table: number i is number `first` + i `step`: [`count`, C]", &[input("table", "V C")], PLACES, |b, _, i, a| slice(b, i[0], Axis::Rows, progression(a))),
     kind("place_rows", "`count` rows: number i of a table at `first` + i `step`, +0 elsewhere: [`count`, C]", &[input("table", "V C")], PLACES, |b, _, i, a| place(b, i[0], Axis::Rows, progression(a))),
+    kind("rows_of", "the elements of x in their order, as rows of `count` channels: [N, `count`]", X, &["count"], |b, p, i, a| operators::rows_of(b, i[0], p.samples()?, a.count)),
     kind("as_image", "the positions of each of B samples as pixels, row by row: [B, P, Q, C] of `size` [P, Q]", &[input("x", "N C")], &["size"], |b, p, i, a| operators::as_image(b, i[0], p.samples()?, a.size)),
     kind("rows", "rows of the last dimension: [N, C]", &[input("x", ".. C")], &[], |b, _, i, _| Ok(operators::rows(b, i[0]))),
     kind("attention", "causal attention of heads, with dropout of its probabilities", &[input("q", "N C"), input("k", "N C"), input("v", "N C")], &["heads", "p"], |b, p, i, a| attention(b, p, i, a, Seen::Earlier)),
@@ -168,6 +169,7 @@ pub const NODE_KINDS: &[NodeKind] = &[
     kind("bidirectional_attention", "attention over all positions of a sample, where heads of k and v serve one or several heads of q", &[input("q", "N C"), input("k", "N X"), input("v", "N X")], &["heads", "p"], |b, p, i, a| attention(b, p, i, a, Seen::All)),
     kind("padded_attention", "`bidirectional_attention` over the positions whose id is not `ignore`", &[input("q", "N C"), input("k", "N X"), input("v", "N X"), integers("ids", "*")], &["heads", "ignore", "p"], |b, p, i, a| attention(b, p, i, a, Seen::Unpadded { ids: i[3], padding: a.ignore.unwrap_or_default() })),
     kind("biased_attention", "`bidirectional_attention` with an addend of the products: softmax((q k^T + bias) / sqrt(D)) v; S is the square of a sample's positions", &[input("q", "N C"), input("k", "N X"), input("v", "N X"), input("bias", "H S")], &["heads", "p"], biased_attention),
+    kind("capped_attention", "`window_attention` of products that a hyperbolic tangent bounds: `cap` tanh(q k^T / sqrt(D) / `cap`)", &[input("q", "N C"), input("k", "N X"), input("v", "N X")], &["heads", "window", "cap", "p"], capped_attention),
     kind("rotary", "pairs of channels of each head turned by their position", &[input("x", "N C")], &["heads", "theta"], rotary),
 ];
 
@@ -362,6 +364,25 @@ fn biased_attention(
     fits(&[b.shape(i[0])[0], a.heads, positions])?;
     let drop = next_drop(p, a.p);
     operators::biased_attention(b, [i[0], i[1], i[2]], i[3], cut, drop)
+}
+
+fn capped_attention(
+    b: &mut Builder,
+    p: &mut Pass,
+    i: &[TensorId],
+    a: &Attributes,
+) -> Result<TensorId, String> {
+    let cut = [p.samples()?, a.heads];
+    let [positions, _] = operators::cut_into_heads(b, i[0], cut)?;
+    fits(&[b.shape(i[0])[0], a.heads, positions])?;
+    let window = a.window.ok_or("window is missing")?;
+    let seen = if window < positions {
+        Seen::Since { starts: operators::window_starts(b, None, [cut[0], positions], window) }
+    } else {
+        Seen::Earlier
+    };
+    let drop = next_drop(p, a.p);
+    operators::capped_attention(b, seen, [i[0], i[1], i[2]], a.cap, cut, drop)
 }
 
 fn window_attention(

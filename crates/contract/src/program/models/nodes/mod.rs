@@ -224,6 +224,7 @@ impl NodeOf {
     /// The attributes that act in an evaluation, as text.
     fn acting(&self) -> String {
         let Attributes {
+            cap,
             count,
             epsilon,
             first,
@@ -241,6 +242,7 @@ impl NodeOf {
             ..
         } = self.attributes;
         let text = |name: &&str| match *name {
+            "cap" => format!(" {:08x}", cap.to_bits()),
             "epsilon" => format!(" {:08x}", epsilon.to_bits()),
             "theta" => format!(" {:08x}", theta.to_bits()),
             "count" => format!(" {count}"),

@@ -31,6 +31,10 @@ fn refusal(kind: &str) -> Option<&'static str> {
         "biased_attention" => {
             "its bias is for all positions of a sample, and a text has fewer while it is written; use attention or grouped_attention"
         }
+        "capped_attention" => {
+            "the products over caches have no bound; use attention, grouped_attention or window_attention"
+        }
+        "rows_of" => "its rows are no positions, of which each token has one; keep rows of positions",
         "slice_positions" | "place_positions" => {
             "it puts positions in other places, which nobody has written yet; keep all positions in their places"
         }
