@@ -1,6 +1,7 @@
 """Attention whose scores have addends: ALiBi, masks of constants, and entries of a parameter by the distance of two positions."""
 
 import importlib
+import json
 import re
 import warnings
 from pathlib import Path
@@ -78,7 +79,7 @@ def test_gradients_are_as_near_to_fp64_as_pytorchs_in_fp32(name, monkeypatch):
 
 
 @needs_torch
-@pytest.mark.parametrize("name", ["BLOOM", "MPT", "XGLM", "NanoChat", "MPNet"])
+@pytest.mark.parametrize("name", ["BLOOM", "MPT", "XGLM", "NanoChat", "MPNet", "Gemma 2, capped scores", "Persimmon", "SqueezeBERT", "AST"])
 def test_gradients_of_transformers_models_are_as_near(name, monkeypatch):
     imported_transformers()
     monkeypatch.syspath_prepend(Path(__file__).resolve().parents[2] / "benches")
@@ -107,4 +108,39 @@ def test_addends_that_are_no_biases_are_refused(folder):
         (attending(lambda m, q, k, v: torch.max(q @ k.transpose(-2, -1), torch.zeros(())).softmax(-1) @ v), "aten.max.other"),
     ]:
         said = "\n".join(captured_error(make(), batch=ids))
+        assert re.search(why, said), (why, said)
+
+
+if torch is not None:
+    seen = lambda hidden: lambda m, q, k, v: (3 * (q @ k.transpose(-2, -1) * 0.75 / 3).tanh()).masked_fill(hidden, float("-inf")).softmax(-1) @ v  # noqa: E731
+    CAPPED = {"earlier": (attending(seen(behind)), 65536), "a window": (attending(seen(behind | (distance <= -2))), 2)}
+
+
+@needs_torch
+@pytest.mark.parametrize("name", CAPPED if torch is not None else [])
+def test_bounded_scores_train_near_pytorch(folder, name):
+    make, window = CAPPED[name]
+    captured, predictions, logits = trained_near_pytorch(make, None)
+    [node] = [node for node in json.loads(Path(captured.network).read_text())["nodes"] if node["operator"] == "capped_attention"]
+    assert node["attributes"] == {"heads": HEADS, "window": window, "cap": 3.0, "p": 0.0}
+    torch.testing.assert_close(torch.from_numpy(predictions.logits), logits, rtol=1e-3, atol=1e-4)
+
+
+@needs_torch
+@pytest.mark.parametrize("name", CAPPED if torch is not None else [])
+def test_gradients_of_bounded_scores_are_as_near_to_fp64(name, monkeypatch):
+    batch = lambda: (lambda ids: (ids[:, :-1], ids[:, 1:]))(torch.randint(0, 19, (2, POSITIONS + 1)))  # noqa: E731
+    near_fp64(monkeypatch, name, (CAPPED[name][0], batch))
+
+
+@needs_torch
+def test_other_bounds_of_scores_are_refused(folder):
+    ids = torch.zeros(2, POSITIONS).long(), torch.zeros(2, POSITIONS).long()
+    for f, why in [
+        (lambda m, q, k, v: (q @ k.transpose(-2, -1)).tanh().softmax(-1) @ v, "have another mask than a causal one"),
+        (lambda m, q, k, v: (-(q @ k.transpose(-2, -1)).tanh() * -2).masked_fill(behind, float("-inf")).softmax(-1) @ v, "it multiplies .* \\(scores\\) and -1"),
+        (lambda m, q, k, v: (q @ k.transpose(-2, -1)).tanh().tanh().masked_fill(behind, float("-inf")).softmax(-1) @ v, "take the hyperbolic tangent of scores once"),
+        (lambda m, q, k, v: (q @ k.transpose(-2, -1)).masked_fill(behind, float("-inf")).tanh().softmax(-1) @ v, "behind their mask"),
+    ]:
+        said = "\n".join(captured_error(attending(f)(), batch=ids))
         assert re.search(why, said), (why, said)

@@ -169,7 +169,7 @@ def refused(model, positions=5):
     "kind, more, why",
     [
         ("Llama", {"hidden_act": "mish"}, "aten.mish.default in model.layers.0.mlp.act_fn at .*"),
-        ("Gemma2", {"head_dim": 4}, "aten.div.Tensor in model.layers.0.self_attn at .*modeling_gemma2.py:.*the scores of an attention are multiplied"),
+        ("DiffLlama", {}, "aten.mul.Tensor in model.layers.0.self_attn at .*modeling_diffllama.py:"),
     ],
 )
 def test_decoders_without_a_counterpart_are_refused_with_their_place(folder, kind, more, why):

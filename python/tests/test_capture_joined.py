@@ -185,7 +185,7 @@ def test_what_is_chosen_otherwise_is_refused(folder):
         (seen(lambda m, x: m.last(torch.cat([m.conv(x), m.conv(x)], 2).mean((2, 3)))), f"aten.cat.default {here}it joins tensors along dimension 2"),
         (seen(lambda m, x: m.last(m.conv(x)[:, :, 1:, 1:].mean((2, 3)))), f"aten.slice.Tensor {here}it cuts 1 to 4 out of dimension 2 of .*; {channels}.*pixels every k-th"),
         (seen(lambda m, x: m.last(m.conv(x)[:, :, ::2, ::3].mean((2, 3)))), f"aten.slice.Tensor {here}it makes \\[2, 4, 2, 2\\]"),
-        (seen(lambda m, x: m.last(F.pad(m.conv(x), (1, 1, 1, 1)).mean((2, 3)))), f"aten.pad.default {here}it pads \\[1, 1, 1, 1\\] .*give the convolution padding"),
+        (seen(lambda m, x: m.last(F.pad(m.conv(x), (1, 1, 1, 1), value=1.0).mean((2, 3)))), f"aten.pad.default {here}it pads \\[1, 1, 1, 1\\] .*pad images by zeros alone"),
         (seen(lambda m, x: m.last(m.conv(x)[:, :, 0, 0])), f"aten.select.int {here}it makes \\[2, 4\\]"),
         (seen(lambda m, x: torch.cat([m.last(m.conv(x).mean((2, 3))), torch.eye(2)], 1)), f"aten.cat.default {here}it makes \\[2, 5\\]"),
         (wide(lambda m, x: m.last(relu(m.a(x))[:, x.argmax(0)])), "aten.argmax.default"),

@@ -1,4 +1,4 @@
-"""Convolutions over positions, windows of a pool that fit with `ceil_mode`, and stochastic depth."""
+"""Convolutions over positions, images that are padded, pools of other windows, and stochastic depth."""
 
 import itertools
 import json
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from captures import captured_error, mean_loss, near_fp64, needs_torch, nn, torch
+from captures import captured_error, imported_transformers, mean_loss, near_fp64, needs_torch, nn, torch
 from test_capture_compositions import computing, operators, trained_near_pytorch
 
 import tiebreak
@@ -18,7 +18,14 @@ def over_positions(f, *shape, **parts):
 
 if torch is not None:
     gelu = nn.functional.gelu
+    seen = lambda f, **parts: over_positions(lambda m, x: m.last(f(m, x).relu().mean((2, 3))), 2, 5, 6, last=lambda: nn.Linear(4, 3), **parts)  # noqa: E731
+    padding = nn.functional.pad
     CONVOLUTIONS = {
+        "columns of zeros": seen(lambda m, x: m.b(m.a(x)), a=lambda: nn.Conv2d(2, 3, (1, 7), padding=(0, 3)), b=lambda: nn.Conv2d(3, 4, (3, 1), padding=(1, 0))),
+        "padding on one side": seen(lambda m, x: m.a(padding(x, (0, 1, 0, 1))), a=lambda: nn.Conv2d(2, 4, 2)),
+        "padding on each side": seen(lambda m, x: m.b(padding(m.a(x), (1, 2, 3, 0))), a=lambda: nn.Conv2d(2, 3, 1), b=lambda: nn.Conv2d(3, 4, 2, stride=2)),
+        "padding that does not count": seen(lambda m, x: (lambda y: m.p(y) - y)(m.a(x)), a=lambda: nn.Conv2d(2, 4, 2), p=lambda: nn.AvgPool2d(3, 1, 1, count_include_pad=False)),
+        "a spectrogram": (lambda: computing(lambda m, x: m.last(torch.relu(m.a(x.unsqueeze(1).transpose(2, 3))).mean((2, 3))), a=nn.Conv2d(1, 4, 3, stride=2), last=nn.Linear(4, 3)), (7, 5)),
         "channels first": over_positions(lambda m, x: m.last(gelu(m.b(gelu(m.a(x)))).mean(2)), 3, 9, a=lambda: nn.Conv1d(3, 4, 3, padding=1), b=lambda: nn.Conv1d(4, 5, 3, stride=2, padding=1), last=lambda: nn.Linear(5, 3)),
         "positions first": over_positions(lambda m, x: m.last((x + m.n(m.a(x.transpose(1, 2)).transpose(1, 2))).mean(1)), 6, 4, a=lambda: nn.Conv1d(4, 4, 5, padding="same"), n=lambda: nn.LayerNorm(4), last=lambda: nn.Linear(4, 3)),
         "groups": over_positions(lambda m, x: m.last(torch.relu(m.a(m.b(x).transpose(1, 2))).transpose(1, 2)[:, -1]), 5, 3, b=lambda: nn.Linear(3, 4), a=lambda: nn.Conv1d(4, 6, 2, groups=2, bias=False), last=lambda: nn.Linear(6, 3)),
@@ -32,7 +39,7 @@ if torch is not None:
 def test_convolutions_over_positions_train_near_pytorch(folder, name):
     make, shape = CONVOLUTIONS[name]
     captured, predictions, logits = trained_near_pytorch(make, shape, ["adamw", "adam", "sgd"][len(name) % 3])
-    assert {"conv2d", "grouped_conv2d"} & set(operators(captured)) and "as_image" in operators(captured)
+    assert {"conv2d", "grouped_conv2d"} & set(operators(captured)) and "as_image" in operators(captured), operators(captured)
     torch.testing.assert_close(torch.from_numpy(predictions.logits), logits, rtol=1e-3, atol=1e-4)
 
 
@@ -41,6 +48,29 @@ def test_convolutions_over_positions_train_near_pytorch(folder, name):
 def test_gradients_are_as_near_to_fp64_as_pytorchs_in_fp32(name, monkeypatch):
     make, shape = CONVOLUTIONS[name]
     near_fp64(monkeypatch, name, (make, lambda: (torch.randn(2, *shape), torch.randint(0, 3, (2,)))))
+
+
+@needs_torch
+def test_whisper_trains_near_pytorch(folder):
+    transformers = imported_transformers()
+    sizes = {"d_model": 8, "encoder_layers": 1, "encoder_attention_heads": 2, "encoder_ffn_dim": 12, "num_mel_bins": 4, "max_source_positions": 6, "classifier_proj_size": 6,
+             "num_labels": 3, "dropout": 0.0}  # fmt: skip
+    torch.manual_seed(3)
+    model = transformers.WhisperForAudioClassification(transformers.WhisperConfig(**sizes)).train()
+    draw = np.random.default_rng(3)
+    sounds, labels = torch.from_numpy(draw.standard_normal((2, 4, 12), dtype=np.float32)), torch.tensor([0, 2])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    captured = tiebreak.capture(model, mean_loss, optimizer, (sounds, labels), out="captured", digits=4)
+    assert operators(captured).count("conv2d") == 2 and "bidirectional_attention" in operators(captured)
+    with tiebreak.Recorder(captured, out="run", steps=3, progress=False) as recorder:
+        for _ in range(3):
+            recorder.step((sounds, labels))
+            optimizer.zero_grad()
+            mean_loss(model(sounds), labels).backward()
+            optimizer.step()
+    found = captured.state_dict(recorder.run)
+    for name, tensor in model.state_dict().items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=2e-5, msg=lambda text, name=name: f"{name}: {text}")
 
 
 @needs_torch

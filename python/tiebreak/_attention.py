@@ -9,11 +9,16 @@ from . import _biases
 from ._biases import Bias
 from ._mask import HIDDEN, inverse, padding_of
 from ._matcher import INPUTS, Matcher, Refused, Value, same
+from ._positions import exchanged
 
 PADDING = (
     "use is_causal=True, or no mask for attention over all positions, or one that hides padding by its token id; in transformers, an "
     "attention_mask of encoders alone"
 )
+
+
+# The greatest window, which has all positions up to each.
+WINDOW_MAX = 2**16
 
 
 class Window(NamedTuple):
@@ -32,6 +37,8 @@ class Scores(NamedTuple):
     seen: Union[str, int, Window, None] = None
     # What is added to the scores besides.
     bias: Optional[Bias] = None
+    # The bound of the scaled scores, which a hyperbolic tangent approaches.
+    cap: Optional[float] = None
     softmax: bool = False
     p: float = 0.0
 
@@ -108,6 +115,8 @@ def _attend(m: Matcher, scores: Scores, v: Value, out: Any, enable_gqa: bool = F
     if k.layout == "grouped":
         same("the heads of k and v", k.name[1], v.name[1], "repeat both as often")
         k, v = (x._replace(name=x.name[0]) for x in (k, v))
+    if scores.cap is not None:
+        return _capped(m, scores, q, k, v, out)
     if scores.bias is not None:
         return _biased(m, scores, q, k, v, out)
     if isinstance(scores.seen, int):
@@ -120,6 +129,14 @@ def _attend(m: Matcher, scores: Scores, v: Value, out: Any, enable_gqa: bool = F
     if scores.seen != "earlier":
         kind = "bidirectional_attention"
     name = m.node(kind, q.name, k.name, v.name, heads=heads, p=scores.p)
+    return Value(name, "heads", tuple(out.meta["val"].shape))
+
+
+def _capped(m: Matcher, scores: Scores, q: Value, k: Value, v: Value, out: Any) -> Value:
+    if scores.bias is not None or (scores.seen != "earlier" and not isinstance(scores.seen, Window)):
+        raise Refused("its bounded scores have another mask than a causal one or a sliding window", "mask later positions, or leave out the bound")
+    window = scores.seen.positions if isinstance(scores.seen, Window) else WINDOW_MAX
+    name = m.node("capped_attention", q.name, k.name, v.name, heads=q.shape[1], window=window, cap=scores.cap, p=scores.p)
     return Value(name, "heads", tuple(out.meta["val"].shape))
 
 
@@ -169,6 +186,9 @@ def matmul(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
     if (queries := scaled_heads(x)) is not None and isinstance(y, Value) and y.layout == "turned":
         return Value(Scores(queries[0], y.name, scale=queries[1]), "scores", tuple(out.meta["val"].shape))
     if isinstance(x, Value) and isinstance(y, Value):
+        if x.layout == "heads" and y.layout == "rows" and y.shape == (*x.shape[:2], x.shape[3], x.shape[2]) and y.shape[0] == m.batch:
+            # Rows [B, H D, T] that were cut into heads.
+            y = Value(Value(exchanged(m, y.name), "heads", x.shape), "turned", y.shape)
         if x.layout == "heads" and y.layout == "turned":
             return Value(Scores(x, y.name), "scores", tuple(out.meta["val"].shape))
         if x.layout == "scores" and x.name.softmax and y.layout in ("heads", "grouped"):
@@ -202,9 +222,22 @@ def scaled_heads(x: Any) -> Optional[Tuple[Value, float]]:
 
 def scaled(x: Value, factor: Any) -> Value:
     """Scores times a number."""
-    if not isinstance(factor, (int, float)) or x.name.scale is not None or x.name.seen is not None or x.name.bias is not None or x.name.softmax:
-        raise Refused("the scores of an attention are multiplied by something else than one number before mask and softmax", "use scaled_dot_product_attention")
-    return x._replace(name=x.name._replace(scale=float(factor)))
+    scores = x.name
+    if not isinstance(factor, (int, float)) or scores.seen is not None or scores.bias is not None or scores.softmax:
+        raise Refused("the scores of an attention are multiplied by something else than numbers before mask and softmax", "use scaled_dot_product_attention")
+    # c tanh(s x) is c tanh(c s x / c).
+    cap = None if scores.cap is None else scores.cap * factor
+    if cap is not None and not cap > 0:
+        raise Refused(f"it multiplies bounded scores by {factor}", "multiply them by the number by which they were divided")
+    return x._replace(name=scores._replace(scale=(1.0 if scores.scale is None else scores.scale) * factor, cap=cap))
+
+
+def bounded(x: Value) -> Value:
+    """The hyperbolic tangent of scores."""
+    scores = x.name
+    if scores.seen is not None or scores.bias is not None or scores.softmax or scores.cap is not None:
+        raise Refused("it takes scores behind their mask, or bounded ones", "take the hyperbolic tangent of scores once, before their mask and their softmax")
+    return x._replace(name=scores._replace(scale=1.0 if scores.scale is None else scores.scale, cap=1.0))
 
 
 def divided(m: Matcher, a: Dict[str, Any], out: Any) -> Value:

@@ -142,7 +142,7 @@ def _orders(at: Any, samples: int) -> Iterator[Tuple[str, Any]]:
         yield "split", at.flatten(2).flatten(0, 1)
         yield "heads", at.transpose(1, 2).flatten(2).flatten(0, 1)
     yield "rows", at.reshape(-1, at.shape[-1])
-    if at.dim() == 3 and samples and at.shape[0] % samples == 0:
+    if at.dim() == 3 and samples and at.shape[0] > samples and at.shape[0] % samples == 0:
         # Heads that stand one behind the other, and their transpose.
         for layout, heads in (("merged", at), ("turned", at.transpose(1, 2))):
             yield layout, heads.reshape(samples, -1, *heads.shape[1:]).transpose(1, 2).flatten(2).flatten(0, 1)

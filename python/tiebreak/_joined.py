@@ -255,8 +255,12 @@ def padded(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
     sides = {len(x.shape) - 1 - number: (pads[2 * number], pads[2 * number + 1]) for number in range(len(pads) // 2)}
     sides = {dim: pair for dim, pair in sides.items() if pair != (0, 0)}
     is_image = x.layout in ("image", "pooled") or (x.layout == "raw" and len(x.shape) == 4)
+    if is_image and sides and set(sides) <= {2, 3} and a.get("mode", "constant") == "constant" and not a["value"] and min(min(pair) for pair in sides.values()) >= 0:
+        from ._pixels import padded as pixels_padded
+
+        return pixels_padded(m, x, (*sides.get(2, (0, 0)), *sides.get(3, (0, 0))))
     if a.get("mode", "constant") != "constant" or 0 in sides or (is_image and set(sides) - {1}):
-        raise Refused(f"it pads {pads} of {list(x.shape)}", "give the convolution padding, as one number; channels and positions alone are padded by F.pad")
+        raise Refused(f"it pads {pads} of {list(x.shape)}", "pad images by zeros alone, and no samples; cut images by strides")
     for dim, (before, after) in sides.items():
         if min(before, after) < 0:
             x = _cropped(m, x, out, dim, max(-before, 0), x.shape[dim] - max(-after, 0))

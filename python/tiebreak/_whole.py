@@ -104,7 +104,7 @@ def times(m: Matcher, x: Any, y: Any, node: Any) -> Value:
         return Value(m.node("gain", of, name), layout, shape)
     if (table := _table(m, x, y)) is not None:
         of, layout = m.any(x)
-        return Value(_times_table(m, of, table), layout, x.shape)
+        return Value(times_table(m, of, table), layout, x.shape)
     return _of_one_shape(m, "mul", "multiplies", x, y, shape)
 
 
@@ -184,7 +184,7 @@ def _table(m: Matcher, x: Any, y: Any) -> Optional[Any]:
     return table[0].numpy() if bool((table == table[:1]).all()) else None
 
 
-def _times_table(m: Matcher, of: str, table: Any) -> str:
+def times_table(m: Matcher, of: str, table: Any) -> str:
     """Rows times constants of their positions. A product takes two tensors of samples: zeros of these rows, to which the constants are added."""
     if (table == table[:1]).all():
         return m.node("gain", of, m.constant(table[0]))

@@ -1,14 +1,45 @@
-"""Convolutions over positions, of [B, C, T]: a convolution of images that are one pixel wide."""
+"""Convolutions of images, and over positions, of [B, C, T], as images that are one pixel wide."""
 
 from __future__ import annotations
 
 from typing import Any, Dict
 
-from . import _positions
+from . import _pixels, _positions
 from ._matcher import Matcher, Refused, Value, same, square
 
+Given = Dict[str, Any]
 
-def conv1d(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
+
+def conv2d(m: Matcher, a: Given, out: Any) -> Value:
+    if isinstance(a["padding"], str):
+        a = {**a, "padding": _named_padding(a)}
+    same("dilation", square("dilation", a["dilation"]), 1, "use dilation=1")
+    image, sides = a["input"], list(a["padding"]) * (2 // len(a["padding"])) if isinstance(a["padding"], (list, tuple)) else [a["padding"]] * 2
+    if sides[0] != sides[1]:
+        image, sides = _pixels.padded(m, image, (sides[0], sides[0], sides[1], sides[1])), [0, 0]
+    x, weight = m.image(image), m.parameter(a["weight"], "kernels")
+    attributes = {"stride": square("stride", a["stride"]), "padding": sides[0]}
+    if a["groups"] == 1:
+        y = m.node("conv2d" if m.convolution == 1 else "conv2d_v2", x, weight, **attributes)
+    else:
+        same("convolution", m.convolution, 1, "capture convolutions of groups with convolution=1")
+        y = m.node("grouped_conv2d", x, weight, groups=a["groups"], **attributes)
+    if a["bias"] is not None:
+        y = m.node("bias", y, m.parameter(a["bias"]), tail="add_bias")
+    return Value(y, "image", tuple(out.meta["val"].shape))
+
+
+def _named_padding(a: Given) -> Any:
+    """The number of a padding that is given as a word."""
+    if a["padding"] == "valid":
+        return 0
+    kernel = list(a["weight"].shape[2:])
+    if square("stride", a["stride"]) != 1 or any(size % 2 == 0 for size in kernel):
+        raise Refused(f"padding is {a['padding']!r} with a kernel of {kernel} and stride {a['stride']}", "use kernels of odd sizes and stride 1")
+    return [size // 2 for size in kernel]
+
+
+def conv1d(m: Matcher, a: Given, out: Any) -> Value:
     x, weight, shape = a["input"], a["weight"], tuple(out.meta["val"].shape)
     same("dilation", square("dilation", a["dilation"]), 1, "use dilation=1")
     if not isinstance(x, Value) or len(x.shape) != 3 or x.shape[0] != m.batch or x.layout not in ("rows", "raw", "planes"):
