@@ -204,9 +204,9 @@ def test_what_has_no_counterpart_is_refused_with_its_place(folder, make, why):
     [
         (lambda: nn.Conv2d(3, 4, 3, dilation=2), "dilation is 2, and only 1 is there"),
         (lambda: nn.Conv2d(3, 4, 2, padding="same"), "padding is 'same' with a kernel of [2, 2]"),
-        (lambda: nn.Conv2d(3, 4, (3, 1), padding=(1, 0)), "padding is [1, 0], with other numbers down than across"),
-        (lambda: nn.MaxPool2d(3, ceil_mode=True), "ceil_mode is True, and only False is there"),
-        (lambda: nn.AvgPool2d(3, padding=1, count_include_pad=False), "count_include_pad is False"),
+        (lambda: nn.Conv2d(3, 4, 3, stride=(1, 2)), "stride is [1, 2], with other numbers down than across"),
+        (lambda: nn.MaxPool2d(3, ceil_mode=True), "ceil_mode is True, and its windows leave images of "),
+        (lambda: nn.AvgPool2d(3, divisor_override=2), "divisor_override is 2"),
         (lambda: nn.BatchNorm2d(3, affine=False), "it has no weight, bias or running averages"),
         (lambda: nn.Conv2d(3, 4, 3, padding_mode="circular", padding=1), "aten.pad"),
     ],
@@ -361,7 +361,7 @@ def test_a_capture_that_fails_leaves_no_files(folder):
     refused = lambda *given: {**network_of(*given), "format": "tiebreak network 0"}  # noqa: E731
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_capture, "_network", refused)
-        with pytest.raises(tiebreak.MalformedError, match="network.json"):
+        with pytest.raises(tiebreak.CaptureError, match="the model: format: must be"):
             call(0.5)
         assert not os.path.exists("captured")
         patch.setattr(_capture, "_network", network_of)
@@ -369,6 +369,6 @@ def test_a_capture_that_fails_leaves_no_files(folder):
         before = {name: Path("captured", name).read_bytes() for name in os.listdir("captured")}
         assert sorted(before) == ["network.json", "program.bin", "weights.safetensors"]
         patch.setattr(_capture, "_network", refused)
-        with pytest.raises(tiebreak.MalformedError):
+        with pytest.raises(tiebreak.CaptureError):
             call(0.25)
     assert {name: Path("captured", name).read_bytes() for name in os.listdir("captured")} == before

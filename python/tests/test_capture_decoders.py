@@ -169,7 +169,7 @@ def refused(model, positions=5):
     "kind, more, why",
     [
         ("Llama", {"hidden_act": "mish"}, "aten.mish.default in model.layers.0.mlp.act_fn at .*"),
-        ("Gemma2", {"head_dim": 4}, "aten.div.Tensor in model.layers.0.self_attn at .*modeling_gemma2.py:.*the scores of an attention are multiplied"),
+        ("DiffLlama", {}, "aten.mul.Tensor in model.layers.0.self_attn at .*modeling_diffllama.py:"),
     ],
 )
 def test_decoders_without_a_counterpart_are_refused_with_their_place(folder, kind, more, why):
@@ -217,13 +217,13 @@ FORMULAS = {
     "no epsilon": (lambda x, y, gain: rms(x, gain, epsilon=0.0) + y, "eps is 0.0; give eps above 0"),
     "1 + gain": (lambda x, y, gain: rms(x, 1 + gain) + y, ["bias", "rms_norm", "residual"]),
     "2 * gain": (lambda x, y, gain: rms(x, 2 * gain) + y, "aten.(mean.dim .*no part of|mul.Tensor .*it multiplies \\[8\\] \\(parameter\\) and 2)"),
-    "no gain": (lambda x, y, gain: rms(x, y) + gain, "no part of"),
+    "no gain": (lambda x, y, gain: rms(x, y) + gain, ["rms_norm", "mul", "bias"]),
     "two gates": (lambda x, y, gain: rms(F.silu(x) * F.silu(y), gain), ["silu", "swiglu", "rms_norm"]),
     "twice": (lambda x, y, gain: rms(F.silu(x) * 2, gain) + y, ["silu", "gain", "rms_norm", "residual"]),
     "the negative": (lambda x, y, gain: rms(-x, gain) + y, ["gain", "rms_norm", "residual"]),
     "the other half": (lambda x, y, gain: turned(rms(x, gain), "half") + y, None),
     "another cut": (lambda x, y, gain: turned(rms(x, gain), "cut") + y, None),
-    "part of the channels": (lambda x, y, gain: rms(torch.cat([F.silu(x)[:, 4:], F.silu(y)[:, :4]], -1), gain), ["silu", "silu", "matmul", "matmul", "residual", "rms_norm"]),
+    "part of the channels": (lambda x, y, gain: rms(torch.cat([F.silu(x)[:, 4:], F.silu(y)[:, :4]], -1), gain), ["silu", "silu", *["slice_channels", "place_channels"] * 2, "residual", "rms_norm"]),
 }
 
 

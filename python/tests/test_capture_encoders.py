@@ -144,10 +144,10 @@ ATTENTIONS = {
     "dropped": (lambda q, k, v: F.dropout(((q @ k.transpose(2, 3)) * SCALE).softmax(-1), 0.5) @ v, "bidirectional_attention"),
     "padding": (
         lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=torch.tensor([True, True, True, False]).expand(4, 4)),
-        "attn_mask is no constant causal mask.*or one that hides padding by its token id",
+        "biased_attention",
     ),
     "a window": (lambda q, k, v: by_products(q, k, v, mask=additive(earlier() & earlier().T)), "window_attention"),
-    "a bias": (lambda q, k, v: by_products(q, k, v, mask=torch.full((4, 4), -0.5)), "the mask of its scores is no constant causal mask"),
+    "a bias": (lambda q, k, v: by_products(q, k, v, mask=torch.full((4, 4), -0.5)), "biased_attention"),
     "another scale": (lambda q, k, v: by_products(q, k, v, scale=0.5), "bidirectional_attention"),
     "no scale": (lambda q, k, v: (q @ k.transpose(2, 3)).softmax(-1) @ v, "bidirectional_attention"),
     "a scale without an end": (lambda q, k, v: by_products(q, k, v, scale=float("inf")), "scale is inf; leave scale out, or give a finite number"),
@@ -168,7 +168,7 @@ def test_attention_is_one_operator_or_refused(folder, name):
     def loss(logits, labels):
         return F.cross_entropy(logits.reshape(-1, 7), labels.reshape(-1))
 
-    if due in ("attention", "bidirectional_attention", "window_attention"):
+    if due in ("attention", "bidirectional_attention", "window_attention", "biased_attention"):
         captured = tiebreak.capture(model, loss, torch.optim.SGD(model.parameters(), lr=0.5), batch, out="captured")
         nodes = json.loads(Path(captured.network).read_text())["nodes"]
         scaled = ["gain"] if "scale" in name else []

@@ -71,6 +71,17 @@ def test_each_refused_operator_has_a_hint(folder, name):
     assert any("by `kind`" in line for line in refused) == (name == "fft_fft"), refused
 
 
+@needs_torch
+def test_what_the_program_cannot_have_is_said_of_the_models_line(folder):
+    wide = computing(lambda m, x: m.last(m.a(x).mean((2, 3))), a=nn.Conv2d(3, 4, 2, padding=3), last=nn.Linear(4, 3))
+    [refused] = captured_error(wide, batch=(torch.zeros(2, 3, 8, 8), torch.zeros(2).long()))
+    due = r"aten.conv2d.default in a at \S+test_capture_compositions.py:\d+: its operator `conv2d` cannot be made: padding \(3\) must be below .*; use padding below the kernel's size"
+    assert re.fullmatch(due, refused), refused
+    named = computing(lambda m, x: m.last(getattr(m, "schön")(x)), **{"schön": nn.Linear(8, 8)}, last=nn.Linear(8, 3))
+    [refused] = captured_error(named, batch=(torch.zeros(2, 8), torch.zeros(2).long()))
+    assert refused.startswith("the model: ") and "network.json" not in refused and refused.endswith("give modules and parameters shorter names of ASCII"), refused
+
+
 def test_no_operator_has_two_hints_or_is_captured():
     from tiebreak._graph import HANDLERS
     from tiebreak._instead import _HINTS, ALSO, INSTEAD, instead_of

@@ -5,13 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, NamedTuple, Optional, Tuple, Union
 
+from . import _biases
+from ._biases import Bias
 from ._mask import HIDDEN, inverse, padding_of
 from ._matcher import INPUTS, Matcher, Refused, Value, same
+from ._positions import exchanged
 
 PADDING = (
     "use is_causal=True, or no mask for attention over all positions, or one that hides padding by its token id; in transformers, an "
     "attention_mask of encoders alone"
 )
+
+
+# The greatest window, which has all positions up to each.
+WINDOW_MAX = 2**16
 
 
 class Window(NamedTuple):
@@ -28,6 +35,10 @@ class Scores(NamedTuple):
     scale: Optional[float] = None
     # "earlier" positions, a window of them, "all", or the id of padding, which hides its positions.
     seen: Union[str, int, Window, None] = None
+    # What is added to the scores besides.
+    bias: Optional[Bias] = None
+    # The bound of the scaled scores, which a hyperbolic tangent approaches.
+    cap: Optional[float] = None
     softmax: bool = False
     p: float = 0.0
 
@@ -58,11 +69,19 @@ def seen_by(mask: Any) -> Union[str, Window, None]:
 
 
 def scaled_dot_product(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
-    seen: Union[str, int, Window] = "earlier" if a["is_causal"] else "all"
-    if a["attn_mask"] is not None:
-        seen = _of_mask(m, a["attn_mask"], "attn_mask")
     scale = a["scale"] if a["scale"] is not None else _usual_scale(a["query"])
-    return _attend(m, Scores(a["query"], a["key"], scale, seen, True, a["dropout_p"]), a["value"], out, a["enable_gqa"])
+    scores = Scores(a["query"], a["key"], scale, "earlier" if a["is_causal"] else None)
+    if a["attn_mask"] is not None:
+        scores = _with(m, scores, a["attn_mask"], "attn_mask")
+    return _attend(m, scores._replace(softmax=True, p=a["dropout_p"]), a["value"], out, a["enable_gqa"])
+
+
+def _with(m: Matcher, scores: Scores, mask: Any, name: str) -> Scores:
+    """Scores with a mask, or with another addend."""
+    known = isinstance(mask, Value) and (mask.layout == "entries" or (mask.layout == "constant" and seen_by(mask) is None and mask.name.dim() > 1))
+    if known and (mask.layout == "entries" or mask.name.is_floating_point() or str(mask.name.dtype) == "torch.bool"):
+        return scores._replace(bias=_biases.both(scores.bias, _biases.of_scores(mask)))
+    return scores._replace(seen=_both(scores.seen, _of_mask(m, mask, name)))
 
 
 def _of_mask(m: Matcher, mask: Any, name: str) -> Union[str, int, Window]:
@@ -74,7 +93,7 @@ def _of_mask(m: Matcher, mask: Any, name: str) -> Union[str, int, Window]:
         return padding
     seen = seen_by(mask)
     if seen is None:
-        raise Refused(f"{name} is no constant causal mask, nor one of a sliding window: other masks have no counterpart", PADDING)
+        raise Refused(f"{name} is no constant, and no mask of padding: other masks have no counterpart", PADDING)
     return seen
 
 
@@ -96,6 +115,10 @@ def _attend(m: Matcher, scores: Scores, v: Value, out: Any, enable_gqa: bool = F
     if k.layout == "grouped":
         same("the heads of k and v", k.name[1], v.name[1], "repeat both as often")
         k, v = (x._replace(name=x.name[0]) for x in (k, v))
+    if scores.cap is not None:
+        return _capped(m, scores, q, k, v, out)
+    if scores.bias is not None:
+        return _biased(m, scores, q, k, v, out)
     if isinstance(scores.seen, int):
         _one_padding(m, scores.seen)
         name = m.node("padded_attention", q.name, k.name, v.name, INPUTS, heads=heads, ignore=scores.seen, p=scores.p)
@@ -106,6 +129,32 @@ def _attend(m: Matcher, scores: Scores, v: Value, out: Any, enable_gqa: bool = F
     if scores.seen != "earlier":
         kind = "bidirectional_attention"
     name = m.node(kind, q.name, k.name, v.name, heads=heads, p=scores.p)
+    return Value(name, "heads", tuple(out.meta["val"].shape))
+
+
+def _capped(m: Matcher, scores: Scores, q: Value, k: Value, v: Value, out: Any) -> Value:
+    if scores.bias is not None or (scores.seen != "earlier" and not isinstance(scores.seen, Window)):
+        raise Refused("its bounded scores have another mask than a causal one or a sliding window", "mask later positions, or leave out the bound")
+    window = scores.seen.positions if isinstance(scores.seen, Window) else WINDOW_MAX
+    name = m.node("capped_attention", q.name, k.name, v.name, heads=q.shape[1], window=window, cap=scores.cap, p=scores.p)
+    return Value(name, "heads", tuple(out.meta["val"].shape))
+
+
+def _biased(m: Matcher, scores: Scores, q: Value, k: Value, v: Value, out: Any) -> Value:
+    import torch
+
+    samples, heads, positions, channels = q.shape
+    if isinstance(scores.seen, int):
+        raise Refused(f"it hides the padding {scores.seen}, and adds something else to its scores", "leave one of them out")
+    places, hidden = torch.arange(positions), None
+    if scores.seen in ("earlier",) or isinstance(scores.seen, Window):
+        behind = places - places[:, None]
+        hidden = behind > 0
+        if isinstance(scores.seen, Window):
+            hidden = hidden | (behind <= -scores.seen.positions)
+    # The network adds the bias before it divides the products by sqrt(D).
+    bias = _biases.made(m, scores.bias, hidden, (samples, heads, positions, positions), math.sqrt(channels))
+    name = m.node("biased_attention", q.name, k.name, v.name, bias, heads=heads, p=scores.p)
     return Value(name, "heads", tuple(out.meta["val"].shape))
 
 
@@ -137,6 +186,9 @@ def matmul(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
     if (queries := scaled_heads(x)) is not None and isinstance(y, Value) and y.layout == "turned":
         return Value(Scores(queries[0], y.name, scale=queries[1]), "scores", tuple(out.meta["val"].shape))
     if isinstance(x, Value) and isinstance(y, Value):
+        if x.layout == "heads" and y.layout == "rows" and y.shape == (*x.shape[:2], x.shape[3], x.shape[2]) and y.shape[0] == m.batch:
+            # Rows [B, H D, T] that were cut into heads.
+            y = Value(Value(exchanged(m, y.name), "heads", x.shape), "turned", y.shape)
         if x.layout == "heads" and y.layout == "turned":
             return Value(Scores(x, y.name), "scores", tuple(out.meta["val"].shape))
         if x.layout == "scores" and x.name.softmax and y.layout in ("heads", "grouped"):
@@ -145,9 +197,14 @@ def matmul(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
     raise Refused(why, "use nn.Linear, or scaled_dot_product_attention; give nn.MultiheadAttention need_weights=False")
 
 
+def _split_heads(x: Any) -> Any:
+    """Heads that stand one behind the other, [B H, T, D], as [B, H, T, D]."""
+    return x.name if isinstance(x, Value) and x.layout == "merged" else x
+
+
 def batched(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
     """A product of an attention whose heads stand one behind the other, [B H, T, D]."""
-    x, y = (value.name if isinstance(value, Value) and value.layout == "merged" else value for value in (a["self"], a["mat2"]))
+    x, y = map(_split_heads, (a["self"], a["mat2"]))
     made = matmul(m, {"self": x, "other": y}, out)
     if made.layout == "scores":
         return made
@@ -165,9 +222,22 @@ def scaled_heads(x: Any) -> Optional[Tuple[Value, float]]:
 
 def scaled(x: Value, factor: Any) -> Value:
     """Scores times a number."""
-    if not isinstance(factor, (int, float)) or x.name.scale is not None or x.name.seen is not None or x.name.softmax:
-        raise Refused("the scores of an attention are multiplied by something else than one number before mask and softmax", "use scaled_dot_product_attention")
-    return x._replace(name=x.name._replace(scale=float(factor)))
+    scores = x.name
+    if not isinstance(factor, (int, float)) or scores.seen is not None or scores.bias is not None or scores.softmax:
+        raise Refused("the scores of an attention are multiplied by something else than numbers before mask and softmax", "use scaled_dot_product_attention")
+    # c tanh(s x) is c tanh(c s x / c).
+    cap = None if scores.cap is None else scores.cap * factor
+    if cap is not None and not cap > 0:
+        raise Refused(f"it multiplies bounded scores by {factor}", "multiply them by the number by which they were divided")
+    return x._replace(name=scores._replace(scale=(1.0 if scores.scale is None else scores.scale) * factor, cap=cap))
+
+
+def bounded(x: Value) -> Value:
+    """The hyperbolic tangent of scores."""
+    scores = x.name
+    if scores.seen is not None or scores.bias is not None or scores.softmax or scores.cap is not None:
+        raise Refused("it takes scores behind their mask, or bounded ones", "take the hyperbolic tangent of scores once, before their mask and their softmax")
+    return x._replace(name=scores._replace(scale=1.0 if scores.scale is None else scores.scale, cap=1.0))
 
 
 def divided(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
@@ -184,7 +254,21 @@ def masked(m: Matcher, x: Value, mask: Any) -> Value:
     shape = tuple(getattr(mask, "shape", ()))
     if len(shape) > 4 or any(size not in (1, due) for size, due in zip(shape[::-1], x.shape[::-1])):
         raise Refused(f"its mask is {list(shape)}, and the scores are {list(x.shape)}", "give a mask of the shape of the scores")
-    return x._replace(name=x.name._replace(seen=_both(x.name.seen, _of_mask(m, mask, "the mask of its scores"))))
+    return x._replace(name=_with(m, x.name, mask, "the mask of its scores"))
+
+
+def added(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
+    """`baddbmm`: an addend times a number, and a product of queries and keys times a number."""
+    x, addend = batched(m, {"self": a["batch1"], "mat2": a["batch2"]}, out), a["self"]
+    if x.layout != "scores" or not isinstance(addend, Value) or addend.layout != "constant" or not addend.name.is_floating_point():
+        raise Refused("it is no product of queries and keys with an addend of constants", "give nn.MultiheadAttention need_weights=False, or use scaled_dot_product_attention")
+    shape, scores = x.name.q.shape, scaled(x, a["alpha"]).name
+    each = addend.name.expand(addend.name.shape[:1] + x.shape[1:]) if addend.name.dim() == 3 else addend.name
+    if each.dim() != 3 or each.shape[0] not in (1, shape[0] * shape[1]):
+        raise Refused(f"its addend is {list(addend.shape)}, and the scores are {list(x.shape)}", "give an addend of the shape of the scores")
+    each = each.reshape(shape[0], shape[1], *each.shape[1:]) if each.shape[0] > 1 else each[None]
+    bias = _biases.of_scores(addend._replace(name=each), a["beta"])
+    return x._replace(name=scores._replace(bias=_biases.both(scores.bias, bias)))
 
 
 def _both(first: Any, second: Any) -> Any:

@@ -12,9 +12,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 import numpy as np
 
-from . import _cut, _in_place, _joined, _left_out, _mask, _moved
+from . import _biases, _cut, _in_place, _joined, _left_out, _mask, _moved
 from ._call import StrPath, count, path, result_of
-from ._errors import CaptureError, UndecidedError, UsageError
+from ._errors import CaptureError, MalformedError, UndecidedError, UsageError
 from ._attention import scaled_heads
 from ._batch import Batch, batch_of
 from ._fit import check_data, files_of
@@ -24,7 +24,7 @@ from ._instead import instead_of, named_once
 from ._matcher import Matcher, Part, Refused, Value, from_role, to_role
 from ._run import Run
 from ._schedule import Fall, read, schedule_of
-from ._source import alike, place
+from ._source import alike, of_network, place
 from ._whole import whole
 
 CONSTANT_MAX = 2**26
@@ -219,11 +219,11 @@ def capture(
     kept.update({name: named[name].detach().cpu().clone() for name in unused})
     padding = Padding(matcher.padding, matcher.absent if matcher.absent is not None else _left_out.unpadded(matcher, model) if batch.is_full else None)
     captured = Captured(out, matcher.parts, {**ties, **more_ties}, buffers, rate, network["inputs"], fall, padding, kept)
-    _write(captured, network, tensors)
+    _write(captured, network, tensors, matcher.made_of)
     return captured
 
 
-def _write(captured: Captured, network: Dict[str, Any], tensors: Dict[str, np.ndarray]) -> None:
+def _write(captured: Captured, network: Dict[str, Any], tensors: Dict[str, np.ndarray], made_of: Mapping[str, Any]) -> None:
     """Writes the captured files: network, weights and program. They get their names when all of them are whole."""
     made = not os.path.exists(captured.folder)
     files = {file: f"{file}.part" for file in (captured.weights, captured.program, captured.network)}
@@ -233,7 +233,10 @@ def _write(captured: Captured, network: Dict[str, Any], tensors: Dict[str, np.nd
             json.dump(network, file, indent=1)
             file.write("\n")
         _write_safetensors(files[captured.weights], tensors)
-        result_of(["program", "compile", f"--out={files[captured.program]}", "--", files[captured.network]])
+        try:
+            result_of(["program", "compile", f"--out={files[captured.program]}", "--", files[captured.network]])
+        except (MalformedError, UsageError) as error:
+            raise CaptureError([of_network(error.message, files[captured.network], made_of)]) from error
         for file, part in files.items():
             os.replace(part, file)
     except OSError as error:
@@ -377,7 +380,7 @@ def _one(matcher: Matcher, node: Any, values: Dict[Any, Any], where: str, kind: 
     if (constant := _folded(matcher, node, values)) is not None:
         return constant
     matcher.writes.check_readers(node)
-    if (value := _mask.counted(matcher, node, values) or _mask.computed(node, values) or _moved.computed(node, values) or _moved.exchanged(matcher, node, values) or _cut.computed(node, values)) is not None:
+    if (value := _mask.counted(matcher, node, values) or _mask.computed(node, values) or _biases.computed(matcher, node, values) or _moved.computed(node, values) or _moved.exchanged(matcher, node, values) or _cut.computed(node, values)) is not None:
         return value
     if (value := _joined.computed(matcher, node, values)) is not None:
         return value

@@ -105,7 +105,7 @@ def _computed(m: Matcher, x: Value) -> Value:
     found, shape = x.name, x.shape
     if 0 in shape:
         return Value(None, "nothing", shape)
-    for layout, at in _orders(found.at):
+    for layout, at in _orders(found.at, m.batch):
         rows, columns = at // found.channels, at % found.channels
         if not bool((columns == columns[0]).all()) or not bool((rows == rows[:, :1]).all()):
             continue
@@ -120,6 +120,9 @@ def _computed(m: Matcher, x: Value) -> Value:
         kind = "linear" if found.bias is not None else "matmul"
         name = m.node(kind, found.x, *names, tail="" if all_of_them else names[0].rpartition(".")[2])
         m.where = where
+        if layout in ("merged", "turned"):
+            positions, channels = shape[1:] if layout == "merged" else shape[:0:-1]
+            return Value(Value(name, "heads", (m.batch, shape[0] // m.batch, positions, channels)), layout, shape)
         return Value(m.node(position, name) if position else name, layout, shape)
     why = f"it takes {list(shape)} of a linear layer's output, which are neither rows nor heads of it, each channel once"
     raise Refused(why, "cut the output into channels, or into heads, of all positions; repeat no head, but use enable_gqa")
@@ -133,12 +136,16 @@ def gated(m: Matcher, node: Any, x: Value, dim: int) -> Value:
     return made[0]._replace(name=m.node("mul", made[0].name, gate))
 
 
-def _orders(at: Any) -> Iterator[Tuple[str, Any]]:
+def _orders(at: Any, samples: int) -> Iterator[Tuple[str, Any]]:
     """The layouts that elements may have, each with the elements as rows [N, C]."""
     if at.dim() == 4:
         yield "split", at.flatten(2).flatten(0, 1)
         yield "heads", at.transpose(1, 2).flatten(2).flatten(0, 1)
     yield "rows", at.reshape(-1, at.shape[-1])
+    if at.dim() == 3 and samples and at.shape[0] > samples and at.shape[0] % samples == 0:
+        # Heads that stand one behind the other, and their transpose.
+        for layout, heads in (("merged", at), ("turned", at.transpose(1, 2))):
+            yield layout, heads.reshape(samples, -1, *heads.shape[1:]).transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 def position_of(rows: List[int], count: int, samples: int) -> Optional[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, Dict, Tuple
 
-from . import _attention, _cut, _joined, _moved, _norms, _pieces, _positions, _spread, _tables
+from . import _attention, _convolutions, _cut, _drawn, _joined, _moved, _norms, _pieces, _pixels, _positions, _spread, _tables
 from ._formula import formula
 from ._matcher import Formula, Matcher, Refused, Value, no_formula, same, square
 from ._whole import minus, plus, times, whole
@@ -74,32 +74,6 @@ def _addmm(m: Matcher, a: Given, out: Any) -> Value:
     return _product(m, m.rows(a["mat1"]), a["mat2"], bias, "transposed", out, _parts_of(out))
 
 
-def _conv2d(m: Matcher, a: Given, out: Any) -> Value:
-    if isinstance(a["padding"], str):
-        a = {**a, "padding": _named_padding(a)}
-    same("dilation", square("dilation", a["dilation"]), 1, "use dilation=1")
-    x, weight = m.image(a["input"]), m.parameter(a["weight"], "kernels")
-    attributes = {"stride": square("stride", a["stride"]), "padding": square("padding", a["padding"])}
-    if a["groups"] == 1:
-        y = m.node("conv2d" if m.convolution == 1 else "conv2d_v2", x, weight, **attributes)
-    else:
-        same("convolution", m.convolution, 1, "capture convolutions of groups with convolution=1")
-        y = m.node("grouped_conv2d", x, weight, groups=a["groups"], **attributes)
-    if a["bias"] is not None:
-        y = m.node("bias", y, m.parameter(a["bias"]), tail="add_bias")
-    return Value(y, "image", tuple(out.meta["val"].shape))
-
-
-def _named_padding(a: Given) -> Any:
-    """The number of a padding that is given as a word."""
-    if a["padding"] == "valid":
-        return 0
-    kernel = list(a["weight"].shape[2:])
-    if square("stride", a["stride"]) != 1 or any(size % 2 == 0 for size in kernel):
-        raise Refused(f"padding is {a['padding']!r} with a kernel of {kernel} and stride {a['stride']}", "use kernels of odd sizes and stride 1")
-    return [size // 2 for size in kernel]
-
-
 def _of_elements(kind: str) -> Callable[[Matcher, Given, Any], Value]:
     def handler(m: Matcher, a: Given, out: Any) -> Value:
         x, layout = m.any(a["self"])
@@ -131,17 +105,20 @@ def _max_pool(m: Matcher, a: Given, out: Any) -> Value:
 
 
 def _avg_pool(m: Matcher, a: Given, out: Any) -> Value:
-    if square("padding", a["padding"]) != 0:
-        same("count_include_pad", a["count_include_pad"], True, "use count_include_pad=True")
     same("divisor_override", a["divisor_override"], None, "leave divisor_override out")
-    return _pool(m, a, out, "avg_pool")
+    made = _pool(m, a, out, "avg_pool")
+    if a["count_include_pad"] or square("padding", a["padding"]) == 0:
+        return made
+    return made._replace(name=_pixels.of_counted(m, made.name, made.shape, a))
 
 
 def _pool(m: Matcher, a: Given, out: Any, kind: str) -> Value:
-    same("ceil_mode", a["ceil_mode"], False, "use ceil_mode=False")
     kernel = square("kernel_size", a["kernel_size"])
     stride = square("stride", a["stride"]) if a["stride"] else kernel
-    name = m.node(kind, m.image(a["self"]), kernel=kernel, stride=stride, padding=square("padding", a["padding"]))
+    padding = square("padding", a["padding"])
+    if a["ceil_mode"] and any((size + 2 * padding - kernel) % stride for size in a["self"].shape[2:]):
+        raise Refused(f"ceil_mode is True, and its windows leave images of {list(a['self'].shape[2:])}", "use ceil_mode=False, or other sizes")
+    name = m.node(kind, m.image(a["self"]), kernel=kernel, stride=stride, padding=padding)
     return Value(name, "image", tuple(out.meta["val"].shape))
 
 
@@ -164,6 +141,9 @@ def _mean(m: Matcher, a: Given, out: Any) -> Value:
     if len(x.shape) == 3 and dims == [1] and x.layout in ("rows", "raw"):
         same("the first dimension", x.shape[0], m.batch, "take the mean over the positions of each sample")
         return Value(m.node("mean_positions", m.rows(x)), "rows", shape)
+    if len(x.shape) == 3 and dims == [2] and not a["keepdim"] and x.layout in ("rows", "raw") and x.shape[0] == m.batch:
+        # Positions are the last dimension.
+        return Value(m.node("mean_positions", _positions.exchanged(m, m.rows(x))), "rows", shape)
     if dims != [2, 3] or len(x.shape) != 4:
         why = f"it is no mean over the pixels of images, nor over the positions of samples, but over {dims} of {list(x.shape)} ({x.layout})"
         raise Refused(why, "take the mean over the dimensions 2 and 3 of images, or over dimension 1 of [B, T, C]")
@@ -201,6 +181,14 @@ def _view(m: Matcher, a: Given, out: Any) -> Value:
         return value._replace(shape=shape)
     if value.layout == "tokens":
         return value._replace(shape=shape)
+    if value.layout == "raw" and len(old) == 2 and shape == (old[0], 1, old[1]) and m.input_below is None:
+        # One channel at each position.
+        return Value(m.rows(value), "rows", shape)
+    if value.layout == "raw" and len(old) == 3 and shape == (old[0], 1, *old[1:]) and m.input_below is None:
+        return _pixels.of_one_channel(m, value)
+    if value.layout == "turned" and isinstance(value.name, Value) and len(old) == 4 and shape == (old[0], old[1] * old[2], old[3]):
+        # Heads of channels behind one another, as convolutions over positions have them.
+        return Value(_positions.exchanged(m, value.name.name), "rows", shape)
     if value.layout == "image" and shape == (*old[:2], math.prod(old[2:])) and len(old) == 4:
         return value._replace(layout="planes", shape=shape)
     if value.layout == "last" and shape == (old[0], old[1] * old[2], old[3]):
@@ -245,6 +233,13 @@ def _transpose(m: Matcher, a: Given, out: Any) -> Value:
         return Value(value, "turned", shape)
     if value.layout == "planes" and dims in ([1, 2], [0, 2, 1]):
         return value._replace(layout="patches", shape=shape)
+    if value.layout == "split" and dims == [0, 2, 3, 1]:
+        return Value(value._replace(layout="heads", shape=(shape[0], shape[1], shape[3], shape[2])), "turned", shape)
+    if value.layout == "rows" and len(shape) == 4 and shape[0] == m.batch and dims in ([2, 3], [0, 1, 3, 2]):
+        # Rows [B, H D, T] that were cut into heads.
+        return Value(_positions.exchanged(m, value.name), "heads", shape)
+    if value.layout == "image" and dims in ([2, 3], [0, 1, 3, 2]):
+        return _pixels.turned(m, value)
     turned = {"split": "heads", "heads": "split"}.get(value.layout)
     if turned is None or dims not in ([1, 2], [0, 2, 1, 3]):
         why = f"it turns {list(value.shape)} ({value.layout})"
@@ -269,6 +264,9 @@ def _split(m: Matcher, a: Given, out: Any) -> Value:
 def _add(m: Matcher, a: Given, out: Any) -> Value:
     x, y = a["self"], a["other"]
     y = _times_alpha(m, a, out)
+    for draw, other in ((x, y), (y, x)):
+        if isinstance(draw, Value) and draw.layout == "draw":
+            return _drawn.increased(draw, other)
     if not isinstance(x, Value) or not isinstance(y, Value) or "formula" in (x.layout, y.layout):
         return formula(m, "add", out, x, y)
     if "scores" in (x.layout, y.layout):
@@ -348,6 +346,8 @@ def _matmul(m: Matcher, a: Given, out: Any) -> Value:
 
 def _div(m: Matcher, a: Given, out: Any) -> Value:
     x, y = a["self"], a["other"]
+    if isinstance(x, Value) and x.layout == "draw" and isinstance(y, (int, float)) and y != 0:
+        return _drawn.multiplied(m, x, 1 / y, out)
     if isinstance(x, Value) and x.layout != "scores" and isinstance(y, (int, float)) and y != 0:
         return formula(m, "mul", out, x, 1 / y)
     return _attention.divided(m, a, out)
@@ -391,11 +391,15 @@ def _part(op: str) -> Callable[[Matcher, Given, Any], Value]:
 def _mul(m: Matcher, a: Given, out: Any) -> Value:
     if isinstance(a["self"], Value) and a["self"].layout == "scores":
         return _attention.scaled(a["self"], a["other"])
+    if any(isinstance(a[key], Value) and a[key].layout == "draw" for key in ("self", "other")):
+        return _drawn.multiplied(m, a["self"], a["other"], out)
     return _part("mul")(m, a, out)
 
 
 def _tanh(m: Matcher, a: Given, out: Any) -> Value:
-    """The hyperbolic tangent, or that of transformers' GELU, which takes a formula."""
+    """The hyperbolic tangent, that of transformers' GELU, which takes a formula, or one that bounds the scores of an attention."""
+    if a["self"].layout == "scores":
+        return _attention.bounded(a["self"])
     return (_part if a["self"].layout == "formula" else _of_elements)("tanh")(m, a, out)
 
 
@@ -456,8 +460,10 @@ VIEWS = (
 HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.linear.default": _linear,
     "aten.addmm.default": _addmm,
-    "aten.conv2d.default": _conv2d,
-    "aten.conv2d.padding": _conv2d,
+    "aten.conv2d.default": _convolutions.conv2d,
+    "aten.conv2d.padding": _convolutions.conv2d,
+    "aten.conv1d.default": _convolutions.conv1d,
+    "aten.conv1d.padding": _convolutions.conv1d,
     "aten.batch_norm.default": _norms.batch_norm,
     "aten.layer_norm.default": _norms.layer_norm,
     "aten.rms_norm.default": _norms.rms_norm,
@@ -506,6 +512,12 @@ HANDLERS: Dict[str, Callable[[Matcher, Given, Any], Value]] = {
     "aten.matmul.default": _matmul,
     "aten.mm.default": _matmul,
     "aten.bmm.default": _attention.batched,
+    "aten.rand.default": _drawn.uniform,
+    "aten.new_empty.default": _drawn.unwritten,
+    "aten.bernoulli_.float": _drawn.bernoulli,
+    "aten.floor.default": _drawn.floor,
+    "aten.floor_.default": _drawn.floor,
+    "aten.baddbmm.default": _attention.added,
     "aten.t.default": _turned,
     "aten.numpy_T.default": _turned,
     "aten.softmax.int": _attention.softmax,

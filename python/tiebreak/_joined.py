@@ -1,8 +1,8 @@
 """Channels that are chosen and joined: `cat`, `stack`, slices, `split` and other moves of activations, followed by the numbers of their elements.
 
 Where another operator takes such a tensor, each of its channels has to be a channel of one source, at the same positions or pixels, or a constant;
-or each of its positions a position of one source (`_positions.py`). Products with frozen matrices of zeros and ones choose the channels, and sums
-join them. A tensor that is neither is made of its inputs, which are computed first.
+or each of its positions a position of one source (`_positions.py`). Copies choose the channels, or products with frozen matrices of zeros and ones
+where the copies were too many (`_copies.py`), and sums join them. A tensor that is neither is made of its inputs, which are computed first.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 
 import numpy as np
 
+from ._copies import Chosen, copied
 from ._cut import CUTS, position_of
 from ._mask import ELEMENTS_MAX, MOVED
 from ._matcher import Matcher, Refused, Value
@@ -49,9 +50,10 @@ class Joined(NamedTuple):
 
 
 class Column(NamedTuple):
-    """How the channels are made: for each source the matrix, and the operator that takes its rows; and constants, that are added."""
+    """How so many channels are made: for each source those that are chosen, and the operator that takes its rows; and constants, that are added."""
 
-    parts: List[Tuple[Source, Any, Tuple[str, int]]]
+    width: int
+    parts: List[Tuple[Source, Chosen, Tuple[str, int]]]
     constant: Any
 
 
@@ -253,8 +255,12 @@ def padded(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
     sides = {len(x.shape) - 1 - number: (pads[2 * number], pads[2 * number + 1]) for number in range(len(pads) // 2)}
     sides = {dim: pair for dim, pair in sides.items() if pair != (0, 0)}
     is_image = x.layout in ("image", "pooled") or (x.layout == "raw" and len(x.shape) == 4)
+    if is_image and sides and set(sides) <= {2, 3} and a.get("mode", "constant") == "constant" and not a["value"] and min(min(pair) for pair in sides.values()) >= 0:
+        from ._pixels import padded as pixels_padded
+
+        return pixels_padded(m, x, (*sides.get(2, (0, 0)), *sides.get(3, (0, 0))))
     if a.get("mode", "constant") != "constant" or 0 in sides or (is_image and set(sides) - {1}):
-        raise Refused(f"it pads {pads} of {list(x.shape)}", "give the convolution padding, as one number; channels and positions alone are padded by F.pad")
+        raise Refused(f"it pads {pads} of {list(x.shape)}", "pad images by zeros alone, and no samples; cut images by strides")
     for dim, (before, after) in sides.items():
         if min(before, after) < 0:
             x = _cropped(m, x, out, dim, max(-before, 0), x.shape[dim] - max(-after, 0))
@@ -310,18 +316,19 @@ def _again(m: Matcher, x: Value) -> Value:
 def _of_columns(m: Matcher, x: Value, plan: Column) -> str:
     """Channels that are chosen and joined."""
     names = []
-    for source, matrix, (operator, number) in plan.parts:
+    for source, chosen, (operator, number) in plan.parts:
         name = source.name
         if operator == "avg_pool":
             name = m.node("avg_pool", name, tail="pixels", kernel=1, stride=number, padding=0)
         elif operator:
             name = m.node(operator, name)
-        if matrix is not None and x.name.pixels is not None:
+        copy = name if chosen.is_all(plan.width) else copied(m, name, "channels", chosen, plan.width)
+        if copy is None and x.name.pixels is not None:
             kind = "conv2d" if m.convolution == 1 else "conv2d_v2"
-            name = m.node(kind, name, m.constant(matrix[:, None, None]), tail="channels", stride=1, padding=0)
-        elif matrix is not None:
-            name = m.node("matmul", name, m.constant(matrix), tail="channels")
-        names.append(name)
+            copy = m.node(kind, name, m.constant(chosen.matrix(plan.width)[:, None, None]), tail="channels", stride=1, padding=0)
+        elif copy is None:
+            copy = m.node("matmul", name, m.constant(chosen.matrix(plan.width)), tail="channels")
+        names.append(copy)
     made = names[0]
     for name in names[1:]:
         made = m.node("residual", made, name, tail="join")
@@ -378,7 +385,7 @@ def _columns(m: Matcher, of: Joined, at: Any) -> Optional[Column]:
     owner = torch.bucketize(at.contiguous(), ends, right=True)
     if not bool((owner == owner[:1]).all()):
         return None
-    parts: List[Tuple[Source, Any, Tuple[str, int]]] = []
+    parts: List[Tuple[Source, Chosen, Tuple[str, int]]] = []
     constants = np.zeros(width, dtype=np.float32)
     for number, source in enumerate(of.sources):
         mine = (owner[0] == number).nonzero().flatten()
@@ -399,13 +406,10 @@ def _columns(m: Matcher, of: Joined, at: Any) -> Optional[Column]:
         taken = _taken(m, of, source, rows[:, 0], count)
         if taken is None:
             return None
-        matrix = np.zeros((width, source.channels), dtype=np.float32)
-        matrix[mine.numpy(), columns[0].numpy()] = 1
-        whole = width == source.channels and np.array_equal(matrix, np.eye(width, dtype=np.float32))
-        parts.append((source, None if whole else matrix, taken))
+        parts.append((source, Chosen(source.channels, columns[0].numpy(), mine.numpy()), taken))
     if not parts:
         return None
-    return Column(parts, constants if constants.any() else None)
+    return Column(width, parts, constants if constants.any() else None)
 
 
 def _taken(m: Matcher, of: Joined, source: Source, rows: Any, count: int) -> Optional[Tuple[str, int]]:

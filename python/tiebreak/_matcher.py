@@ -11,7 +11,7 @@ import numpy as np
 
 INPUTS = "inputs"
 NAME_MAX = 100
-TURNED = "turned "
+ROWS = "rows "
 
 # The layouts. "raw": the inputs as they come. "tokens": integers, flat. "rows": [N, C] of PyTorch's [.., C]. "image": [B, H, W, C] of
 # [B, C, H, W]. "pooled": [B, C] of [B, C, 1, 1]. "split" and "heads": [B T, H D] of [B, T, H, D] and of [B, H, T, D]. "positions": the
@@ -44,9 +44,9 @@ class Part(NamedTuple):
     """A parameter of the network: the part `number` of `count` of a tensor of the model, in the layout of a role."""
 
     source: str
-    # "plain", "kernels" of a convolution, "pixel kernels" of a linear layer, a "transposed" matrix, or a "table" [1, T, C] without its dimension of 1.
-    # A role of numbers, such as "1 8", is the shape of a tensor whose dimensions of 1 the network does not have. "turned 1 4 8" is that of rows
-    # [4, 8] which the network has as [8, 4].
+    # "plain", "kernels" of a convolution, "position kernels" of one over positions, "pixel kernels" of a linear layer, a "transposed" matrix, or a "table" [1, T, C] without its dimension of 1.
+    # A role of numbers, such as "1 8", is the shape of a tensor whose dimensions of 1 the network does not have. "rows 1 4 8" is that of rows
+    # [4, 8].
     role: str
     number: int
     count: int
@@ -80,12 +80,14 @@ def to_role(array: Any, part: Part) -> Any:
         array = array.transpose(0, 2, 3, 1)
     elif part.role == "pixel kernels":
         array = array[:, None, None]
+    elif part.role == "position kernels":
+        array = array.transpose(0, 2, 1)[:, :, None]
     elif part.role == "transposed":
         array = array.T
     elif part.role == "table":
         array = array.reshape(array.shape[1:])
-    elif part.role.startswith(TURNED):
-        array = array.reshape(-1, array.shape[-1]).T
+    elif part.role.startswith(ROWS):
+        array = array.reshape(-1, array.shape[-1])
     elif part.role[0].isdigit():
         array = array.reshape([size for size in array.shape if size != 1] or [1])
     if part.rows:
@@ -101,14 +103,16 @@ def from_role(arrays: Sequence[Any], parts: Sequence[Part]) -> Any:
         ordered = np.empty_like(whole)
         ordered[[row for part in parts for row in part.rows]] = whole
         whole = ordered
-    if role.startswith(TURNED):
-        return whole.T.reshape([int(size) for size in role[len(TURNED) :].split()])
+    if role.startswith(ROWS):
+        return whole.reshape([int(size) for size in role[len(ROWS) :].split()])
     if role[0].isdigit():
         return whole.reshape([int(size) for size in role.split()])
     if role == "kernels":
         return whole.transpose(0, 3, 1, 2)
     if role == "pixel kernels":
         return whole[:, 0, 0]
+    if role == "position kernels":
+        return whole[:, :, 0].transpose(0, 2, 1)
     if role == "table":
         return whole.reshape((1, *whole.shape))
     return whole.T if role == "transposed" else whole
@@ -227,9 +231,10 @@ class Matcher:
         self.absent = padding
         return Value(tensor, "constant", tuple(tensor.shape))
 
-    def turned_rows(self, value: Value) -> str:
-        """A parameter of rows [.., C] as the matrix [C, rows]."""
-        return self.parameter(value, TURNED + " ".join(map(str, self.shapes[value.name])))
+    def rows_of(self, value: Value) -> str:
+        """A parameter of rows [.., C] as the matrix [rows, C]."""
+        shape = self.shapes[value.name]
+        return self.parameter(value, "plain" if len(shape) == 2 else ROWS + " ".join(map(str, shape)))
 
     def image(self, value: Value) -> str:
         """A value as an image with its channels last."""

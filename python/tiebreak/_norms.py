@@ -40,6 +40,10 @@ def layer_norm(m: Matcher, a: Given, out: Any) -> Value:
     names = [_gain(m, a[key], shape[-1], number) for key, number in (("weight", 1), ("bias", 0))]
     if x.layout == "last":
         return Value(m.node("layer_norm", x.name, *names, epsilon=a["eps"]), "last", shape)
+    if x.layout in ("split", "heads"):
+        heads = shape[2 if x.layout == "split" else 1]
+        name = m.node("layer_norm", m.node("rows_of", x.name, tail="heads", count=shape[-1]), *names, epsilon=a["eps"])
+        return x._replace(name=m.node("rows_of", name, tail="rows", count=heads * shape[-1]))
     return Value(m.node("layer_norm", m.rows(x), *names, epsilon=a["eps"]), "rows", shape)
 
 

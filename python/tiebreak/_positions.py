@@ -1,7 +1,7 @@
 """Positions that are chosen, moved and joined: slices, `cat`, `roll` and padding along the positions of each sample.
 
-An `exchange` of positions and channels makes positions the last dimension, where a product with a frozen matrix of zeros and ones chooses them, and
-sums join them. Parameters and constants that stand at positions are added as tables.
+Copies choose and move whole positions (`_copies.py`), and sums join them. Positions of too many runs are chosen by a product: an `exchange` makes
+them the last dimension, where a frozen matrix of zeros and ones chooses them. Parameters and constants that stand at positions are added as tables.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
+from ._copies import Chosen, copied
 from ._matcher import Matcher, Value
 
 
@@ -31,10 +32,11 @@ class Source(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """How the positions of samples are made: matrices [positions, those of a source], for activations and for parameters, and constants."""
+    """How so many positions of samples are made: those that are chosen of activations and of parameters, and constants."""
 
-    activations: List[Tuple[str, Optional[Any]]]
-    tokens: List[Tuple[Value, Any]]
+    positions: int
+    activations: List[Tuple[str, Chosen]]
+    tokens: List[Tuple[Value, Chosen]]
     table: Optional[Any]
 
 
@@ -58,15 +60,15 @@ def placed(m: Matcher, sources: Tuple[Source, ...], at: Any) -> Optional[Placed]
     owner = torch.bucketize(at.contiguous(), ends, right=True)
     if not bool((owner == owner[:1, :, :1]).all()):
         return None
-    found = Placed([], [], None)
+    found = Placed(at.shape[1], [], [], None)
     for number, source in enumerate(sources):
         mine = (owner[0, :, 0] == number).nonzero().flatten()
-        if len(mine) and (found := _with(m, found, source, at[:, mine] - (int(ends[number]) - source.size), mine, at.shape[1])) is None:
+        if len(mine) and (found := _with(m, found, source, at[:, mine] - (int(ends[number]) - source.size), mine)) is None:
             return None
     return found if found.activations else None
 
 
-def _with(m: Matcher, found: Placed, source: Source, local: Any, mine: Any, positions: int) -> Optional[Placed]:
+def _with(m: Matcher, found: Placed, source: Source, local: Any, mine: Any) -> Optional[Placed]:
     """With the positions `mine`, whose elements are those of one source."""
     import torch
 
@@ -75,7 +77,7 @@ def _with(m: Matcher, found: Placed, source: Source, local: Any, mine: Any, posi
         numbers = source.constant[local]
         if not bool((numbers == numbers[:1]).all()):
             return None
-        table = np.zeros((positions, channels), np.float32) if found.table is None else found.table
+        table = np.zeros((found.positions, channels), np.float32) if found.table is None else found.table
         table[mine.numpy()] = numbers[0].float().numpy()
         return found._replace(table=table)
     rows, columns = local // source.channels, local % source.channels
@@ -86,27 +88,26 @@ def _with(m: Matcher, found: Placed, source: Source, local: Any, mine: Any, posi
     rows = rows - begins
     if each == 0 or source.rows % each or not bool(((rows == rows[:1]) & (rows >= 0) & (rows < each)).all()):
         return None
-    matrix = np.zeros((positions, each), np.float32)
-    matrix[mine.numpy(), rows[0, :, 0].numpy()] = 1
+    chosen = Chosen(each, rows[0, :, 0].numpy(), mine.numpy())
     if source.token is not None:
-        found.tokens.append((source.token, matrix))
+        found.tokens.append((source.token, chosen))
     else:
-        whole = positions == each and np.array_equal(matrix, np.eye(each, dtype=np.float32))
-        found.activations.append((source.name, None if whole else matrix))
+        found.activations.append((source.name, chosen))
     return found
 
 
 def made(m: Matcher, plan: Placed) -> str:
     """The rows of a plan."""
     name = None
-    for source, matrix in plan.activations:
-        part = exchanged(m, source)
-        part = part if matrix is None else m.node("matmul", part, m.constant(matrix), tail="positions")
+    for source, chosen in plan.activations:
+        part = source if chosen.is_all(plan.positions) else copied(m, source, "positions", chosen, plan.positions)
+        if part is None:
+            part = exchanged(m, m.node("matmul", exchanged(m, source), m.constant(chosen.matrix(plan.positions)), tail="positions"))
         name = part if name is None else m.node("residual", name, part, tail="join")
-    name = exchanged(m, name)
     if plan.table is not None and plan.table.any():
         name = m.node("position_embedding", name, m.constant(plan.table), tail="constants")
-    for token, matrix in plan.tokens:
-        rows = m.node("matmul", m.constant(matrix), m.turned_rows(token), tail="rows")
+    for token, chosen in plan.tokens:
+        rows = m.rows_of(token)
+        rows = rows if chosen.is_all(plan.positions) else copied(m, rows, "rows", chosen, plan.positions, most=None)
         name = m.node("position_embedding", name, rows, tail="tokens")
     return name

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Set, Tuple
+from typing import Any, Mapping, Set, Tuple
 
 from ._graph import module_of
+
+# What helps against errors in a network file.
+INSTEAD = (
+    ("padding", "use padding below the kernel's size"),
+    ("elements|places|more than [0-9]|too (large|many)|at most", "give an example batch of fewer or smaller samples, or use a smaller model"),
+    ("name", "give modules and parameters shorter names of ASCII"),
+)
 
 
 def _line(node: Any) -> str:
@@ -21,7 +28,16 @@ def _line(node: Any) -> str:
 
 def place(node: Any) -> str:
     """An operator, its module and its line."""
-    return f"{node.target} in {module_of(node)[0] or 'the model'} at {_line(node)}"
+    return "the model" if node is None else f"{node.target} in {module_of(node)[0] or 'the model'} at {_line(node)}"
+
+
+def of_network(why: str, file: str, made_of: Mapping[str, Any]) -> str:
+    """What is said of a network file, as a refusal of the model's operator that made the node."""
+    why = why[len(file) + 2 :] if why.startswith(f"{file}: ") else why
+    found = re.fullmatch(r"node (\S+) \((\w+)\): (.*)", why, re.DOTALL)
+    at, said = ("the model", why) if found is None else (place(made_of.get(found[1])), f"its operator `{found[2]}` cannot be made: {found[3]}")
+    instead = next((instead for pattern, instead in INSTEAD if re.search(pattern, said)), "use other sizes, or write it with what the page lists")
+    return f"{at}: {said}; {instead}"
 
 
 def alike(graph: Any, nodes: Set[Any]) -> Set[Any]:

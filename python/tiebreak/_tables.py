@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any, Dict, List, Optional, Tuple
 
-import numpy as np
-
 from . import _joined
 from ._matcher import INPUTS, Matcher, Refused, Value, same
 
@@ -71,8 +69,9 @@ def added(m: Matcher, x: Value, y: Value, out: Any) -> Optional[Value]:
         _check_positions(m, shape, numbers, rows - first)
         if not first:
             return Value(m.node("position_embedding", m.rows(x), m.parameter(table)), "rows", shape)
-        # A frozen matrix of zeros and ones chooses the rows of the positions.
-        chosen = m.node("matmul", m.constant(np.eye(numbers, rows, first)), m.parameter(table, "transposed"), tail="rows")
+        if max(first + numbers, rows - first + 1) >= ROWS_MAX:
+            raise Refused(f"the table has {rows} rows, and the positions begin at {first}", f"make the table shorter than {ROWS_MAX} rows")
+        chosen = m.node("slice_rows", m.parameter(table), tail="rows", first=first, step=1, count=numbers)
         return Value(m.node("position_embedding", m.rows(x), chosen), "rows", shape)
     if y.layout == "parameter" and y.shape == shape[-1:] and x.layout not in ("image", "pooled"):
         return Value(m.node("bias", m.rows(x), m.parameter(y), tail="add_bias"), "rows", shape)

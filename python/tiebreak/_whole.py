@@ -27,12 +27,15 @@ def whole(m: Matcher, value: Any) -> Any:
     """A formula that is no part of an operator, computed; other values as they are."""
     if not isinstance(value, Value) or value.layout != "formula":
         return value
+    from ._formula import without_gain
+
     op, args, node = value.name
     if node not in m.whole:
-        args = tuple(whole(m, arg) for arg in args)
         where, m.where = m.where, where_of(node)
         try:
-            m.whole[node] = _computed(m, value, op, args)
+            # A normalisation is recognised before its parts are computed, which are no operators.
+            normed = without_gain(m, value)
+            m.whole[node] = normed if normed is not None else _computed(m, value, op, tuple(whole(m, arg) for arg in args))
         except Refused as error:
             error.node = error.node or node
             raise
@@ -47,11 +50,7 @@ def where_of(node: Any) -> str:
 
 
 def _computed(m: Matcher, value: Value, op: str, args: Tuple[Any, ...]) -> Value:
-    from ._formula import without_gain
-
     node = value.name.node
-    if (normed := without_gain(m, value)) is not None:
-        return normed
     if op == "mul":
         return times(m, *args, node)
     if op == "add":
@@ -105,7 +104,7 @@ def times(m: Matcher, x: Any, y: Any, node: Any) -> Value:
         return Value(m.node("gain", of, name), layout, shape)
     if (table := _table(m, x, y)) is not None:
         of, layout = m.any(x)
-        return Value(_times_table(m, of, table), layout, x.shape)
+        return Value(times_table(m, of, table), layout, x.shape)
     return _of_one_shape(m, "mul", "multiplies", x, y, shape)
 
 
@@ -185,7 +184,7 @@ def _table(m: Matcher, x: Any, y: Any) -> Optional[Any]:
     return table[0].numpy() if bool((table == table[:1]).all()) else None
 
 
-def _times_table(m: Matcher, of: str, table: Any) -> str:
+def times_table(m: Matcher, of: str, table: Any) -> str:
     """Rows times constants of their positions. A product takes two tensors of samples: zeros of these rows, to which the constants are added."""
     if (table == table[:1]).all():
         return m.node("gain", of, m.constant(table[0]))

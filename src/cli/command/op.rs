@@ -176,6 +176,7 @@ impl From<Flags> for Attributes {
             weight_decay: flags.weight_decay,
             momentum: flags.momentum,
             max_norm: flags.max_norm,
+            ..Attributes::default()
         }
     }
 }

@@ -4,7 +4,7 @@
 #[derive(Clone, Debug)]
 pub struct Attributes {
     /// Samples that the rows of attentions, `rotary`, `dropout`, `position_embedding`, `class_token`, `first_position`, `last_position`,
-    /// `mean_positions` and `exchange` hold.
+    /// `mean_positions` and `exchange` hold, among others.
     pub samples: u32,
     /// Heads of attentions, `rotary` and `rms_norm`.
     pub heads: u32,
@@ -16,6 +16,16 @@ pub struct Attributes {
     pub kernel: u32,
     /// Windows of `adaptive_avg_pool`, down and across.
     pub windows: [u32; 2],
+    /// The first place of `slice` and `place`, the distance to the next one, and the places of the result.
+    pub first: u32,
+    /// See `first`.
+    pub step: u32,
+    /// See `first`.
+    pub count: u32,
+    /// The bound of the scores of `capped_attention`.
+    pub cap: f32,
+    /// Pixels of `as_image`, down and across.
+    pub size: [u32; 2],
     /// Groups of channels of `grouped_conv2d`.
     pub groups: u32,
     /// The share of a target that all classes divide among them, of `weighted_cross_entropy`.
@@ -55,6 +65,11 @@ impl Default for Attributes {
             padding: 0,
             kernel: 2,
             windows: [1; 2],
+            cap: 50.0,
+            size: [1; 2],
+            first: 0,
+            step: 1,
+            count: 1,
             groups: 1,
             smoothing: 0.0,
             ignore: None,

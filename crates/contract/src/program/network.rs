@@ -42,13 +42,18 @@ const ABOVE_ZERO: Type = Type::Number { least: 0.0, above: true, below: None };
 /// The attributes of nodes: name, type with bounds, and meaning.
 #[rustfmt::skip]
 pub const ATTRIBUTES: &[(&str, Type, &str)] = &[
+    ("cap", ABOVE_ZERO, "The bound of the scaled products of queries and keys."),
+    ("count", integer(1, GEOMETRY), "Channels, positions or rows of the result."),
     ("epsilon", ABOVE_ZERO, "The number that is added to the variance."),
+    ("first", integer(0, GEOMETRY), "The number of the first channel, position or row, counted from 0."),
     ("groups", integer(1, 1 << 20), "Groups of channels that do not see each other."),
     ("heads", integer(1, 1 << 16), "Heads of q, or of x."),
     ("ignore", integer(0, (1 << 31) - 1), "The id of padding: its row of a table has no gradient, and no position attends to it."),
     ("kernel", integer(1, GEOMETRY), "Pixels of a window, down and across."),
     ("p", BELOW_ONE, "The probability that an element is dropped."),
     ("padding", integer(0, GEOMETRY), "Rows and columns of zeros around an image."),
+    ("size", Type::List { of: &integer(1, GEOMETRY), least: 2, most: 2 }, "Pixels down and across."),
+    ("step", integer(1, GEOMETRY), "From the number of one channel, position or row to the next."),
     ("stride", integer(1, GEOMETRY), "Pixels from one patch or window to the next."),
     ("theta", Type::Number { least: 1.0, above: false, below: None }, "The base of the frequencies."),
     ("window", integer(1, 1 << 16), "The last positions that a position attends to, its own included."),
@@ -508,9 +513,16 @@ fn set(attributes: &mut Attributes, name: &str, ty: Type, value: &Value) -> std:
     if ty.error(value).is_some() {
         return Err(refused());
     }
+    let pair = || match value.as_array().map(Vec::as_slice) {
+        Some([down, across]) => Ok([integer(down)?, integer(across)?]),
+        _ => Err(refused()),
+    };
     let number = || value.as_f64().map(|x| x as f32).ok_or_else(refused);
     match name {
+        "cap" => attributes.cap = number()?,
+        "count" => attributes.count = integer(value)?,
         "epsilon" => attributes.epsilon = number()?,
+        "first" => attributes.first = integer(value)?,
         "p" => attributes.p = number()?,
         "theta" => attributes.theta = number()?,
         "groups" => attributes.groups = integer(value)?,
@@ -518,12 +530,11 @@ fn set(attributes: &mut Attributes, name: &str, ty: Type, value: &Value) -> std:
         "ignore" => attributes.ignore = Some(integer(value)?),
         "kernel" => attributes.kernel = integer(value)?,
         "padding" => attributes.padding = integer(value)?,
+        "step" => attributes.step = integer(value)?,
         "stride" => attributes.stride = integer(value)?,
         "window" => attributes.window = Some(integer(value)?),
-        "windows" => match value.as_array().map(Vec::as_slice) {
-            Some([down, across]) => attributes.windows = [integer(down)?, integer(across)?],
-            _ => return Err(refused()),
-        },
+        "size" => attributes.size = pair()?,
+        "windows" => attributes.windows = pair()?,
         _ => unreachable!("the table has no other attribute"),
     }
     Ok(())

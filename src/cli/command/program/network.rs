@@ -106,7 +106,8 @@ be evaluated:
 1. No input `weight`, `bias`, `gain`, `table` or `token` of a node depends on the inputs of the batch.
 2. The other inputs of a node all have rows of samples, or none of them has any.
 3. A node that cuts its rows into samples has rows of samples: `position_embedding`, `class_token`, `first_position`,
-   `last_position`, `mean_positions`, `exchange`, `rotary` and the attentions.
+   `last_position`, `mean_positions`, `exchange`, `slice_positions`, `place_positions`, `as_image`, `rows_of`, `rotary`
+   and the attentions.
 4. A tensor with rows of samples has a dimension behind the first where an operator takes [.., C].
 
 ## Answers
@@ -114,7 +115,8 @@ be evaluated:
 A network of causal attention writes text by `tiebreak generate` and `tiebreak serve-model`, as the built-in decoders
 do. [INFERENCE.md](INFERENCE.md#network-files) defines its pass over caches, and says which networks write text. The
 others are refused by the name of the first node that stands against it. Among these are networks with attention to
-later positions, with means over positions, with an `exchange` of positions and channels, and with a `batch_norm`.
+later positions, with means over positions, with an `exchange` of positions and channels, with positions in other
+places, and with a `batch_norm`.
 
 ## Operators
 

@@ -112,6 +112,11 @@ fn networks_that_write_no_text_are_refused_by_name() {
             "node turn (exchange): it makes the positions of a text its channels",
         ),
         (
+            behind(r#"{"inputs":["logits"],"name":"end","operator":"slice_positions","attributes":{"first":0,"step":1,"count":1}}"#)
+                .replace("[14]", "[2]"),
+            "node end (slice_positions): it puts positions in other places",
+        ),
+        (
             node("\"below\":11,\"name\"", "\"below\":10,\"name\""),
             "node logits (matmul): it makes logits of 11 classes, and the inputs are below 10",
         ),
@@ -177,6 +182,9 @@ fn samples_that_depend_on_one_another_are_refused() {
         "w matmul p p; n layer_norm w v v | \"epsilon\": 1; a matmul inputs n",
         "a position_embedding inputs t",
         "x exchange inputs; y exchange x; a matmul y p",
+        "s slice_positions inputs | \"first\": 1, \"step\": 1, \"count\": 1; x place_positions s | \"first\": 0, \"step\": 1, \"count\": 2; a matmul x p",
+        "s slice_channels inputs | \"first\": 1, \"step\": 2, \"count\": 2; x place_channels s | \"first\": 0, \"step\": 3, \"count\": 4; a matmul x p",
+        "s slice_rows p | \"first\": 1, \"step\": 2, \"count\": 2; t2 place_rows s | \"first\": 0, \"step\": 3, \"count\": 4; a matmul inputs t2",
         "m mul inputs inputs; g gain m v; s sigmoid g; r rows s; a matmul r p",
     ] {
         let (_, model) = small(nodes).unwrap();
@@ -201,6 +209,14 @@ fn samples_that_depend_on_one_another_are_refused() {
         (
             "u exchange p; y exchange u; w matmul p y; a matmul inputs w",
             "node u (exchange): its inputs have no rows of samples",
+        ),
+        (
+            "u slice_positions p | \"first\": 0, \"step\": 1, \"count\": 2; a matmul inputs u",
+            "node u (slice_positions): its inputs have no rows of samples",
+        ),
+        (
+            "m matmul inputs p; a slice_rows m | \"first\": 0, \"step\": 1, \"count\": 4",
+            "node a (slice_rows): table depends on the inputs",
         ),
         (
             &format!("m matmul inputs p; a attention m p m | {attention}"),

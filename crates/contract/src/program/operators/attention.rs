@@ -4,7 +4,9 @@
 //!
 //! Every sum runs over all T positions, with +0 at masked ones, so its tree depends on T alone.
 
+use super::activation::tanh;
 use super::dropout::{Dropout, dropout};
+use super::scaled;
 use crate::arith::DType;
 use crate::program::builder::Builder;
 use crate::program::expr::{Body, BodyWriter, Reg};
@@ -154,7 +156,29 @@ pub fn causal_attention(
 pub fn attention(
     b: &mut Builder,
     seen: Seen,
+    qkv: [TensorId; 3],
+    cut: [u32; 2],
+    drop: Option<(Dropout, u32)>,
+) -> TensorId {
+    attention_with(b, seen, qkv, Changed::Nothing, cut, drop)
+}
+
+/// What is done with the products of queries and keys before they are scaled and masked.
+#[derive(Clone, Copy)]
+enum Changed {
+    Nothing,
+    /// An addend [H, T T].
+    Bias(TensorId),
+    /// A bound of the scaled products, which the hyperbolic tangent approaches.
+    Cap(f32),
+}
+
+/// [`attention`] whose products of queries and keys are changed.
+fn attention_with(
+    b: &mut Builder,
+    seen: Seen,
     [q, k, v]: [TensorId; 3],
+    changed: Changed,
     [samples, heads]: [u32; 2],
     drop: Option<(Dropout, u32)>,
 ) -> TensorId {
@@ -166,6 +190,11 @@ pub fn attention(
         _ => v,
     };
     let scores = b.scoped("scores", |b| scores(b, s, q, k));
+    let scores = match changed {
+        Changed::Nothing => scores,
+        Changed::Bias(bias) => b.scoped("bias", |b| biased(b, s, scores, bias)),
+        Changed::Cap(cap) => b.scoped("cap", |b| capped(b, s, scores, cap)),
+    };
     let p = b.scoped("softmax", |b| softmax(b, seen, s, scores));
     let p = match drop {
         Some((d, operator)) => b.scoped("dropout", |b| dropout(b, d, samples, operator, p)),
@@ -203,6 +232,29 @@ fn scores(b: &mut Builder, s: Heads, q: TensorId, k: TensorId) -> TensorId {
         vec![(q, s.merge(b, dq)), (k, s.merge(b, dk))]
     });
     output
+}
+
+/// Scores [B, H, T, T] + bias [H, T T]. The gradient of the bias adds over samples by the tree.
+fn biased(b: &mut Builder, s: Heads, scores: TensorId, bias: TensorId) -> TensorId {
+    let (shape, square) = (s.scores(), s.t * s.t);
+    let of_scores = View { tensor: bias, offset: 0, dims: shape, strides: [0, square, s.t, 1] };
+    let body = Body::new("add.v1", |w: &mut BodyWriter| {
+        let (x, y) = (w.input(0), w.input(1));
+        w.add(x, y)
+    });
+    let output = b.map_views(body, shape, vec![b.whole(scores), of_scores], DType::F32, &shape);
+    b.differentiable(output, move |b, dy| {
+        vec![(scores, dy), (bias, b.tree_sum(dy, [1, s.b, s.h * square], &[s.h, square]))]
+    });
+    output
+}
+
+/// Scores whose products with 1/sqrt(D) are cap tanh(x / cap): the product with `1/sqrt(D) / cap`, its hyperbolic tangent, and the product with
+/// `cap sqrt(D)`.
+fn capped(b: &mut Builder, s: Heads, scores: TensorId, cap: f32) -> TensorId {
+    let of_cap = scaled(b, scores, head_scale(s.d) / cap);
+    let bounded = tanh(b, of_cap);
+    scaled(b, bounded, cap * (s.d as f32).sqrt())
 }
 
 /// p v of every head, heads merged: [B*T, H*D].
@@ -406,4 +458,45 @@ pub(crate) fn grouped_attention(
     }
     let [k, v] = [k, v].map(|x| repeat_heads(b, x, own, heads / own));
     Ok(attention(b, seen, [q, k, v], [samples, heads], drop))
+}
+
+/// [`grouped_attention`] over all positions, with an addend [H, T T] of each head's products of queries and keys.
+///
+/// # Errors
+/// If shapes do not fit.
+pub(crate) fn biased_attention(
+    b: &mut Builder,
+    [q, k, v]: [TensorId; 3],
+    bias: TensorId,
+    [samples, heads]: [u32; 2],
+    drop: Option<(Dropout, u32)>,
+) -> Result<TensorId, String> {
+    let [positions, channels] = cut_into_heads(b, q, [samples, heads])?;
+    let own = own_heads(b, k, [channels, heads])?;
+    let found = b.shape(bias);
+    if positions.checked_mul(positions).is_none_or(|square| found != [heads, square]) {
+        return Err(format!(
+            "the bias is {found:?}, and {heads} heads of {positions} positions need [{heads}, {positions} * {positions}]"
+        ));
+    }
+    let [k, v] = [k, v].map(|x| repeat_heads(b, x, own, heads / own));
+    Ok(attention_with(b, Seen::All, [q, k, v], Changed::Bias(bias), [samples, heads], drop))
+}
+
+/// [`grouped_attention`] whose scaled products are bounded: cap tanh(q k^T / sqrt(D) / cap), before the mask.
+///
+/// # Errors
+/// If shapes do not fit.
+pub(crate) fn capped_attention(
+    b: &mut Builder,
+    seen: Seen,
+    [q, k, v]: [TensorId; 3],
+    cap: f32,
+    [samples, heads]: [u32; 2],
+    drop: Option<(Dropout, u32)>,
+) -> Result<TensorId, String> {
+    let [_, channels] = cut_into_heads(b, q, [samples, heads])?;
+    let own = own_heads(b, k, [channels, heads])?;
+    let [k, v] = [k, v].map(|x| repeat_heads(b, x, own, heads / own));
+    Ok(attention_with(b, seen, [q, k, v], Changed::Cap(cap), [samples, heads], drop))
 }

@@ -6,6 +6,7 @@
 mod activation;
 mod attention;
 mod cached;
+mod chosen;
 mod convolution;
 mod dropout;
 mod embedding;
@@ -25,11 +26,14 @@ pub(crate) use activation::{gain, mul, sigmoid, silu, swiglu, tanh};
 pub use activation::{gelu_erf, gelu_tanh, relu};
 pub use attention::{Seen, attention, causal_attention};
 pub(crate) use attention::{
-    cut_into_heads, document_starts, grouped_attention, own_heads, repeat_heads, window_starts,
+    biased_attention, capped_attention, cut_into_heads, document_starts, grouped_attention, own_heads,
+    repeat_heads, window_starts,
 };
 pub(super) use cached::{Cache, Places, cached_attention};
+pub(crate) use chosen::{Axis, Progression, place, slice};
 pub(crate) use convolution::mean_pool;
 pub use convolution::{ConvVersion, conv2d};
+pub(crate) use dropout::sample_dropout;
 pub use dropout::{Dropout, dropout};
 pub(crate) use embedding::{add_first_rows, padded_embedding, position_embedding, token_embedding};
 pub use evaluation::evaluation;
@@ -44,7 +48,9 @@ pub(crate) use pool::adaptive_avg_pool;
 pub use pool::{Window, avg_pool, max_pool};
 pub use rotary::{Rotary, rotary, rotary_tables};
 pub(super) use rotary::{rotary_error, rotary_tables_at};
-pub(crate) use sample_rows::{class_token, exchange, first_position, last_position, mean_positions, rows};
+pub(crate) use sample_rows::{
+    as_image, class_token, exchange, first_position, last_position, mean_positions, rows, rows_of,
+};
 
 use super::builder::Builder;
 use super::expr::Body;
@@ -70,4 +76,36 @@ pub fn residual(b: &mut Builder, x: TensorId, y: TensorId) -> TensorId {
     let output = b.add(x, y);
     b.differentiable(output, move |_, dy| vec![(x, dy), (y, dy)]);
     output
+}
+
+/// Graphs of operators' tests, by the scalar reference.
+#[cfg(test)]
+mod evaluated {
+    use std::collections::HashMap;
+    use std::convert::Infallible;
+
+    use super::TensorId;
+    use crate::program::element::{Source, range};
+    use crate::program::graph::Graph;
+
+    struct Made(HashMap<TensorId, Vec<u32>>);
+
+    impl Source for Made {
+        type Error = Infallible;
+
+        fn get(&mut self, tensor: TensorId, index: usize) -> Result<u32, Infallible> {
+            Ok(self.0[&tensor][index])
+        }
+    }
+
+    /// The words of a graph's outputs, from words of its inputs by name.
+    pub fn run<'a>(graph: &'a Graph, inputs: &[(&str, &[u32])]) -> HashMap<&'a str, Vec<u32>> {
+        let inputs = inputs.iter().map(|(name, words)| (graph.input(name).unwrap(), words.to_vec()));
+        let mut made = Made(inputs.collect());
+        for node in &graph.nodes {
+            let Ok(words) = range(graph, node, 0..graph.tensor(node.output).len(), &mut made);
+            made.0.insert(node.output, words);
+        }
+        graph.outputs.iter().map(|port| (&*port.name, made.0[&port.tensor].clone())).collect()
+    }
 }

@@ -1,5 +1,5 @@
-//! class_token.v1, first_position.v1, last_position.v1, the means of positions, and the exchange of positions and channels: rows that
-//! are put before the positions of each sample, or made of them.
+//! class_token.v1, first_position.v1, last_position.v1, the means of positions, the exchange of positions and channels, and
+//! positions as pixels: rows that are put before the positions of each sample, or made of them.
 
 use super::convolution::mean_of_rows;
 use super::operand::im2col;
@@ -154,6 +154,43 @@ fn exchanged(b: &mut Builder, tensor: TensorId, [samples, rows, columns]: [u32; 
     let dims = [1, samples, columns, rows];
     let view = View { tensor, offset: 0, dims, strides: [0, rows * columns, 1, columns] };
     b.copy(view, &[samples * columns, rows])
+}
+
+/// x [N, C] of B samples -> [B, H, W, C]: the positions of a sample as pixels, row by row.
+///
+/// # Errors
+/// If a sample has not H W rows.
+pub(crate) fn as_image(
+    b: &mut Builder,
+    x: TensorId,
+    samples: u32,
+    [height, width]: [u32; 2],
+) -> Result<TensorId, String> {
+    let [rows, channels] = cut(b, x, samples)?;
+    if u64::from(height) * u64::from(width) != u64::from(rows) {
+        return Err(format!("a sample has {rows} rows, which are not {height} times {width} pixels"));
+    }
+    let (shape_x, shape) = (b.shape(x), [samples, height, width, channels]);
+    let y = b.copy(b.reshaped(x, &shape), &shape);
+    b.differentiable(y, move |b, dy| vec![(x, b.copy(b.reshaped(dy, &shape_x), &shape_x))]);
+    Ok(y)
+}
+
+/// x [*] of B samples as rows [N, K] of its elements in their order.
+///
+/// # Errors
+/// If a sample has no whole number of such rows.
+pub(crate) fn rows_of(b: &mut Builder, x: TensorId, samples: u32, channels: u32) -> Result<TensorId, String> {
+    let shape = b.shape(x);
+    let elements = shape.iter().product::<u32>();
+    let each = elements / samples.max(1);
+    if channels == 0 || !each.is_multiple_of(channels) || each * samples != elements {
+        return Err(format!("{elements} elements of {samples} samples are no rows of {channels} channels"));
+    }
+    let rows = [elements / channels, channels];
+    let y = b.copy(b.reshaped(x, &rows), &rows);
+    b.differentiable(y, move |b, dy| vec![(x, b.copy(b.reshaped(dy, &shape), &shape))]);
+    Ok(y)
 }
 
 /// x [.., C] as rows [N, C] of its last dimension.

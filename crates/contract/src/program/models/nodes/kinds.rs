@@ -10,7 +10,8 @@ use crate::program::im2col::ConvGeometry;
 use crate::program::inputs::{input, integers};
 use crate::program::models::{Inputs, Mode, Text, pixel_body};
 use crate::program::operators::{
-    self, ConvVersion, Dropout, LinearClasses, Moments, Seen, Window, batch_norm, batch_norm_eval, dropout,
+    self, Axis, ConvVersion, Dropout, LinearClasses, Moments, Progression, Seen, Window, batch_norm,
+    batch_norm_eval, dropout, place, sample_dropout, slice,
 };
 
 /// The most elements of a tensor.
@@ -97,6 +98,7 @@ const X: &[Input] = &[input("x", "*")];
 const XY: &[Input] = &[input("x", "*"), input("y", "*")];
 const IMAGE: &[Input] = &[input("x", "B H W C")];
 const CONV: &[Input] = &[input("x", "B H W C"), input("weight", "M R S C")];
+const PLACES: &[&str] = &["first", "step", "count"];
 const NORM: &[Input] = &[input("x", ".. C"), input("gain", "C"), input("bias", "C")];
 
 const fn kind(
@@ -136,7 +138,8 @@ pub const NODE_KINDS: &[NodeKind] = &[
     kind("head_rms_norm", "each head by the root of its mean square", &[input("x", "N C"), input("gain", "D")], &["heads", "epsilon"], head_rms_norm),
     kind("group_norm", "normalisation of each sample's groups of channels, over all of its pixels", &[input("x", "B H W C"), input("gain", "C"), input("bias", "C")], &["groups", "epsilon"], |b, _, i, a| operators::group_norm(b, [i[0], i[1], i[2]], a.groups, a.epsilon)),
     kind("batch_norm", "normalisation over all dimensions but the last, with running averages as buffers", NORM, &["epsilon"], norm_of_batch),
-    kind("dropout", "dropout, with masks from Philox", X, &["p"], drop_some),
+    kind("dropout", "dropout, with masks from Philox", X, &["p"], |b, p, i, a| drop_some(b, p, i, a, dropout)),
+    kind("sample_dropout", "dropout of whole samples, with a draw for each", X, &["p"], |b, p, i, a| drop_some(b, p, i, a, sample_dropout)),
     kind("max_pool", "the greatest pixel of windows: [B, P, Q, C]", IMAGE, &["kernel", "stride", "padding"], |b, _, i, a| operators::max_pool(b, i[0], window(a)?)),
     kind("avg_pool", "the mean of windows, padding counted as zeros: [B, P, Q, C]", IMAGE, &["kernel", "stride", "padding"], |b, _, i, a| operators::avg_pool(b, i[0], window(a)?)),
     kind("adaptive_avg_pool", "the means of so many windows down and across: [B, P, Q, C]", IMAGE, &["windows"], |b, _, i, a| operators::adaptive_avg_pool(b, i[0], a.windows)),
@@ -151,12 +154,22 @@ pub const NODE_KINDS: &[NodeKind] = &[
     kind("last_position", "the last position of each of B samples: [B, C]", &[input("x", "N C")], &[], |b, p, i, _| operators::last_position(b, i[0], p.samples()?)),
     kind("mean_positions", "the mean over the positions of each of B samples: [B, C]", &[input("x", "N C")], &[], |b, p, i, _| operators::mean_positions(b, i[0], p.samples()?)),
     kind("exchange", "positions and channels of each of B samples exchanged: [B C, T]", &[input("x", "N C")], &[], |b, p, i, _| operators::exchange(b, i[0], p.samples()?)),
+    kind("slice_channels", "`count` channels of x: number i is number `first` + i `step`: [.., `count`]", &[input("x", ".. C")], PLACES, |b, _, i, a| slice(b, i[0], Axis::Channels, progression(a))),
+    kind("place_channels", "`count` channels: number i of x at `first` + i `step`, +0 elsewhere: [.., `count`]", &[input("x", ".. C")], PLACES, |b, _, i, a| place(b, i[0], Axis::Channels, progression(a))),
+    kind("slice_positions", "`slice_channels` for the positions of each of B samples: [B `count`, C]", &[input("x", "N C")], PLACES, |b, p, i, a| slice(b, i[0], Axis::Positions(p.samples()?), progression(a))),
+    kind("place_positions", "`place_channels` for the positions of each of B samples: [B `count`, C]", &[input("x", "N C")], PLACES, |b, p, i, a| place(b, i[0], Axis::Positions(p.samples()?), progression(a))),
+    kind("slice_rows", "`count` rows of a table: number i is number `first` + i `step`: [`count`, C]", &[input("table", "V C")], PLACES, |b, _, i, a| slice(b, i[0], Axis::Rows, progression(a))),
+    kind("place_rows", "`count` rows: number i of a table at `first` + i `step`, +0 elsewhere: [`count`, C]", &[input("table", "V C")], PLACES, |b, _, i, a| place(b, i[0], Axis::Rows, progression(a))),
+    kind("rows_of", "the elements of x in their order, as rows of `count` channels: [N, `count`]", X, &["count"], |b, p, i, a| operators::rows_of(b, i[0], p.samples()?, a.count)),
+    kind("as_image", "the positions of each of B samples as pixels, row by row: [B, P, Q, C] of `size` [P, Q]", &[input("x", "N C")], &["size"], |b, p, i, a| operators::as_image(b, i[0], p.samples()?, a.size)),
     kind("rows", "rows of the last dimension: [N, C]", &[input("x", ".. C")], &[], |b, _, i, _| Ok(operators::rows(b, i[0]))),
     kind("attention", "causal attention of heads, with dropout of its probabilities", &[input("q", "N C"), input("k", "N C"), input("v", "N C")], &["heads", "p"], |b, p, i, a| attention(b, p, i, a, Seen::Earlier)),
     kind("grouped_attention", "causal attention, where heads of k and v serve several heads of q", &[input("q", "N C"), input("k", "N X"), input("v", "N X")], &["heads", "p"], |b, p, i, a| attention(b, p, i, a, Seen::Earlier)),
     kind("window_attention", "`grouped_attention` over the last `window` positions up to each, its own included", &[input("q", "N C"), input("k", "N X"), input("v", "N X")], &["heads", "window", "p"], window_attention),
     kind("bidirectional_attention", "attention over all positions of a sample, where heads of k and v serve one or several heads of q", &[input("q", "N C"), input("k", "N X"), input("v", "N X")], &["heads", "p"], |b, p, i, a| attention(b, p, i, a, Seen::All)),
     kind("padded_attention", "`bidirectional_attention` over the positions whose id is not `ignore`", &[input("q", "N C"), input("k", "N X"), input("v", "N X"), integers("ids", "*")], &["heads", "ignore", "p"], |b, p, i, a| attention(b, p, i, a, Seen::Unpadded { ids: i[3], padding: a.ignore.unwrap_or_default() })),
+    kind("biased_attention", "`bidirectional_attention` with an addend of the products: softmax((q k^T + bias) / sqrt(D)) v; S is the square of a sample's positions", &[input("q", "N C"), input("k", "N X"), input("v", "N X"), input("bias", "H S")], &["heads", "p"], biased_attention),
+    kind("capped_attention", "`window_attention` of products that a hyperbolic tangent bounds: `cap` tanh(q k^T / sqrt(D) / `cap`)", &[input("q", "N C"), input("k", "N X"), input("v", "N X")], &["heads", "window", "cap", "p"], capped_attention),
     kind("rotary", "pairs of channels of each head turned by their position", &[input("x", "N C")], &["heads", "theta"], rotary),
 ];
 
@@ -228,6 +241,11 @@ fn grouped_conv(b: &mut Builder, _: &mut Pass, i: &[TensorId], a: &Attributes) -
     operators::grouped_conv2d(b, i[0], i[1], a.groups, a.stride, a.padding)
 }
 
+fn progression(a: &Attributes) -> Progression {
+    let Attributes { first, step, count, .. } = *a;
+    Progression { first, step, count }
+}
+
 fn window(a: &Attributes) -> Result<Window, String> {
     let Attributes { kernel, stride, padding, .. } = *a;
     let wrong = || format!("padding ({padding}) must be at most half of kernel ({kernel})");
@@ -267,7 +285,13 @@ fn next_drop(p: &mut Pass, probability: f32) -> Option<(Dropout, u32)> {
     Some((drop, p.next_drop - 1))
 }
 
-fn drop_some(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> Result<TensorId, String> {
+fn drop_some(
+    b: &mut Builder,
+    p: &mut Pass,
+    i: &[TensorId],
+    a: &Attributes,
+    append: fn(&mut Builder, Dropout, u32, u32, TensorId) -> TensorId,
+) -> Result<TensorId, String> {
     if p.is_evaluation() {
         return Ok(i[0]);
     }
@@ -276,7 +300,7 @@ fn drop_some(b: &mut Builder, p: &mut Pass, i: &[TensorId], a: &Attributes) -> R
         return Err(format!("its rows ({rows}) are not as many for each of {samples} samples"));
     }
     Ok(match next_drop(p, a.p) {
-        Some((drop, number)) => dropout(b, drop, samples, number, i[0]),
+        Some((drop, number)) => append(b, drop, samples, number, i[0]),
         None => i[0],
     })
 }
@@ -327,6 +351,38 @@ fn attention(
         }
     }
     operators::grouped_attention(b, seen, [i[0], i[1], i[2]], cut, next_drop(p, a.p))
+}
+
+fn biased_attention(
+    b: &mut Builder,
+    p: &mut Pass,
+    i: &[TensorId],
+    a: &Attributes,
+) -> Result<TensorId, String> {
+    let cut = [p.samples()?, a.heads];
+    let [positions, _] = operators::cut_into_heads(b, i[0], cut)?;
+    fits(&[b.shape(i[0])[0], a.heads, positions])?;
+    let drop = next_drop(p, a.p);
+    operators::biased_attention(b, [i[0], i[1], i[2]], i[3], cut, drop)
+}
+
+fn capped_attention(
+    b: &mut Builder,
+    p: &mut Pass,
+    i: &[TensorId],
+    a: &Attributes,
+) -> Result<TensorId, String> {
+    let cut = [p.samples()?, a.heads];
+    let [positions, _] = operators::cut_into_heads(b, i[0], cut)?;
+    fits(&[b.shape(i[0])[0], a.heads, positions])?;
+    let window = a.window.ok_or("window is missing")?;
+    let seen = if window < positions {
+        Seen::Since { starts: operators::window_starts(b, None, [cut[0], positions], window) }
+    } else {
+        Seen::Earlier
+    };
+    let drop = next_drop(p, a.p);
+    operators::capped_attention(b, seen, [i[0], i[1], i[2]], a.cap, cut, drop)
 }
 
 fn window_attention(

@@ -224,12 +224,17 @@ impl NodeOf {
     /// The attributes that act in an evaluation, as text.
     fn acting(&self) -> String {
         let Attributes {
+            cap,
+            count,
             epsilon,
+            first,
             groups,
             heads,
             ignore,
             kernel,
             padding,
+            size,
+            step,
             stride,
             theta,
             window,
@@ -237,13 +242,18 @@ impl NodeOf {
             ..
         } = self.attributes;
         let text = |name: &&str| match *name {
+            "cap" => format!(" {:08x}", cap.to_bits()),
             "epsilon" => format!(" {:08x}", epsilon.to_bits()),
             "theta" => format!(" {:08x}", theta.to_bits()),
+            "count" => format!(" {count}"),
+            "first" => format!(" {first}"),
             "groups" => format!(" {groups}"),
             "heads" => format!(" {heads}"),
             "ignore" => format!(" {}", ignore.unwrap_or_default()),
             "kernel" => format!(" {kernel}"),
             "padding" => format!(" {padding}"),
+            "size" => format!(" {} {}", size[0], size[1]),
+            "step" => format!(" {step}"),
             "stride" => format!(" {stride}"),
             "window" => format!(" {}", window.unwrap_or_default()),
             "windows" => format!(" {} {}", windows[0], windows[1]),

@@ -18,14 +18,25 @@ fn refusal(kind: &str) -> Option<&'static str> {
     Some(match kind {
         "linear" | "matmul" | "bias" | "relu" | "gelu" | "gelu_erf" | "sigmoid" | "silu" | "tanh"
         | "swiglu" | "residual" | "mul" | "gain" | "layer_norm" | "rms_norm" | "head_rms_norm"
-        | "dropout" | "embedding" | "padded_embedding" | "position_embedding" | "first_row" | "rows"
-        | "attention" | "grouped_attention" | "window_attention" | "rotary" => return None,
+        | "dropout" | "sample_dropout" | "embedding" | "padded_embedding" | "position_embedding"
+        | "first_row" | "rows" | "attention" | "grouped_attention" | "window_attention" | "rotary"
+        | "slice_channels" | "place_channels" | "slice_rows" | "place_rows" => return None,
         "bidirectional_attention" | "padded_attention" => {
             "its positions attend to those behind them, which nobody has written yet; use attention or grouped_attention"
         }
         "batch_norm" => "its running averages are no parameters; use layer_norm or rms_norm",
         "first_position" | "last_position" | "mean_positions" => {
             "it leaves one row of each text; end with the logits of each position"
+        }
+        "biased_attention" => {
+            "its bias is for all positions of a sample, and a text has fewer while it is written; use attention or grouped_attention"
+        }
+        "capped_attention" => {
+            "the products over caches have no bound; use attention, grouped_attention or window_attention"
+        }
+        "rows_of" => "its rows are no positions, of which each token has one; keep rows of positions",
+        "slice_positions" | "place_positions" => {
+            "it puts positions in other places, which nobody has written yet; keep all positions in their places"
         }
         "exchange" => {
             "it makes the positions of a text its channels, which nobody has written yet; keep rows of positions"
@@ -124,14 +135,19 @@ mod tests {
                 "matmul",
                 "mul",
                 "padded_embedding",
+                "place_channels",
+                "place_rows",
                 "position_embedding",
                 "relu",
                 "residual",
                 "rms_norm",
                 "rotary",
                 "rows",
+                "sample_dropout",
                 "sigmoid",
                 "silu",
+                "slice_channels",
+                "slice_rows",
                 "swiglu",
                 "tanh",
                 "window_attention",
