@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use crate::cli::args::around::{RecomputeArgs, Ways};
+use crate::cli::args::cache::CacheArgs;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::limits::Limits;
@@ -43,12 +44,16 @@ pub struct Args {
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
+    cache: CacheArgs,
+    #[command(flatten)]
     decided: Decided,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let decided = args.decided;
-    decided.applied(replayed(printer, args))
+    let (decided, cache) = (args.decided, args.cache.clone());
+    let result = replayed(printer, args);
+    cache.say(printer);
+    decided.applied(result)
 }
 
 /// The command that writes the verdict on the step.
@@ -76,7 +81,7 @@ fn planned(args: &Args, run: &Run, from: u32) -> Result<ReplayPlan, Failure> {
 
 fn replayed(printer: Printer, args: Args) -> CommandResult {
     let watch = args.limits.watch(printer);
-    let run = args.limits.open_with_data(&args.run, args.data.as_ref())?;
+    let run = args.cache.around(args.limits.open_with_data(&args.run, args.data.as_ref())?)?;
     args.recompute.check(run.job())?;
     let working = printer.working("checking the run", None);
     let checked = checks::structure(&run, None)?;

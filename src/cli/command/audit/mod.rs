@@ -8,6 +8,7 @@ mod shards;
 pub mod watch;
 
 use crate::cli::args::around::{AroundArgs, Engines};
+use crate::cli::args::cache::CacheArgs;
 use crate::cli::args::corrections::{self, CorrectionArgs};
 use crate::cli::args::decided::Decided;
 use crate::cli::args::device_check::{self, Check};
@@ -157,6 +158,8 @@ struct Options {
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
+    cache: CacheArgs,
+    #[command(flatten)]
     metrics: MetricsArgs,
     #[command(flatten)]
     decided: Decided,
@@ -194,6 +197,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     };
     let traces = Traces::of(printer, "audit");
     let result = audited(printer, &path, &args.options, &traces);
+    args.options.cache.say(printer);
     traces.around(args.options.decided.applied(result))
 }
 
@@ -204,7 +208,7 @@ fn audited(printer: Printer, path: &Path, options: &Options, traces: &Traces) ->
     let signer = options.key.as_deref().map(key::read_private).transpose()?;
     options.engine.check()?;
     let exposed = options.metrics.served(printer, ReplayMetrics::registered)?;
-    let run = Limits::with_data(options.salts.open(&options.limits, path)?, options.data.as_ref())?;
+    let run = options.opened(path)?;
     run.opened()?; // an audit without the salt key would compare nothing
     options.around.check(&options.engine, run.job())?;
     let expected = options.expect.check(&run)?;
@@ -269,6 +273,12 @@ fn audited(printer: Printer, path: &Path, options: &Options, traces: &Traces) ->
 }
 
 impl Options {
+    /// Opens the run, with the data that are elsewhere and the cache of what is read.
+    fn opened(&self, path: &Path) -> Result<Run, Failure> {
+        let run = self.salts.open(&self.limits, path)?;
+        self.cache.around(Limits::with_data(run, self.data.as_ref())?)
+    }
+
     /// So many engines, with what is around them.
     fn engines(&self, jobs: usize) -> Result<Engines, Failure> {
         self.around.around_all(jobs::engines(jobs, &self.engine)?, device_check::OF_AUDITS)

@@ -3,6 +3,7 @@
 use super::keeper::{Keeper, Kept};
 use super::{Options, checked, jobs, page, publish, say_no_verdict};
 use crate::cli::args::around::{AroundArgs, RecomputeArgs};
+use crate::cli::args::cache::CacheArgs;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::EngineArgs;
 use crate::cli::args::expect::Expectations;
@@ -102,6 +103,8 @@ pub struct Args {
     recompute: RecomputeArgs,
     #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    cache: CacheArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
     #[command(flatten)]
@@ -210,7 +213,9 @@ struct Watch {
 /// Watches a run to its end.
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let (decided, traces) = (args.decided, Traces::of(printer, "watch"));
+    let cache = args.cache.clone();
     let result = watched(printer, args, &traces);
+    cache.say(printer);
     traces.around(decided.applied(result))
 }
 
@@ -263,6 +268,7 @@ impl Watch {
             engine: args.engine,
             around: AroundArgs { recompute: args.recompute, ..AroundArgs::default() },
             limits: args.limits,
+            cache: args.cache,
             ..Options::default()
         };
         let mut watch = Watch {
@@ -334,10 +340,7 @@ impl Watch {
             return later("the run has ended, and its released model is not there yet");
         }
         let limits = self.options.limits.watch(self.printer);
-        let run = Limits::with_data(
-            self.options.salts.open(&self.options.limits, &self.run)?,
-            self.options.data.as_ref(),
-        )?;
+        let run = self.options.opened(&self.run)?;
         run.opened()?;
         let checked = self.checked(&run, is_last)?;
         drop(limits);
