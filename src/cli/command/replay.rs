@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::cli::args::around::{RecomputeArgs, Ways};
+use crate::cli::args::around::{SavingArgs, Ways};
 use crate::cli::args::cache::CacheArgs;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open_exact};
@@ -40,7 +40,7 @@ pub struct Args {
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
-    recompute: RecomputeArgs,
+    saving: SavingArgs,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
@@ -61,7 +61,7 @@ fn audit_command(args: &Args) -> Next {
     let (run, step) = (shell::path(&args.run), args.step);
     Next::new(
         "write the verdict with",
-        format!("tiebreak audit {run} --steps {step}..{step}{}", args.recompute.option()),
+        format!("tiebreak audit {run} --steps {step}..{step}{}", args.saving.less_memory()),
     )
 }
 
@@ -74,15 +74,23 @@ fn planned(args: &Args, run: &Run, from: u32) -> Result<ReplayPlan, Failure> {
         true => memory_with(run, recompute::micro_batch_bytes(run.program(), ways.recomputes)),
         false => ways.replay_memory(run),
     };
-    args.recompute.check_memory(&args.engine, &args.limits, "a replay", run, &needed)?;
-    plan.memory = needed(args.recompute.ways(&args.engine));
+    let ways = args.saving.ways(&args.engine);
+    // A micro-batch takes no --offload.
+    let ways = Ways { outside: ways.outside.filter(|_| args.microbatch.is_none()), ..ways };
+    ways.check_memory(&args.limits, "a replay", run, &needed)?;
+    plan.memory = needed(ways);
     Ok(plan)
 }
 
 fn replayed(printer: Printer, args: Args) -> CommandResult {
     let watch = args.limits.watch(printer);
     let run = args.cache.around(args.limits.open_with_data(&args.run, args.data.as_ref())?)?;
-    args.recompute.check(run.job())?;
+    args.saving.check(&args.engine, run.job())?;
+    if args.microbatch.is_some() && args.saving.offloads() {
+        let why =
+            "--offload is for whole steps: a micro-batch's gradient needs no slots, and waits for no sum";
+        return Err(Failure::new(Exit::Usage, why).help("leave --offload out"));
+    }
     let working = printer.working("checking the run", None);
     let checked = checks::structure(&run, None)?;
     drop(working);
@@ -102,7 +110,7 @@ fn replayed(printer: Printer, args: Args) -> CommandResult {
     }
     let begin = planned(&args, &run, replay_begins_after(&run, &checked, args.step)?)?;
     watch.planned();
-    let mut engine = args.recompute.around(open_exact(&args.engine)?);
+    let mut engine = args.saving.around(open_exact(&args.engine)?)?;
     let seconds = (args.limits.time().is_some() || worth_estimating(&run, &begin))
         .then(|| estimated_seconds(&run, engine.as_mut(), false, &checked, &begin))
         .transpose()?;

@@ -249,7 +249,7 @@ fn audited(printer: Printer, path: &Path, options: &Options, traces: &Traces) ->
         let text = plan_text(&plan, &run, jobs, seconds, engines[0].as_ref());
         if options.plan {
             let mut json = json!({ "plan": plan, "jobs": jobs, "seconds": seconds, "memory_to_confirm": jobs::memory_to_confirm(jobs, &plan, options.confirming(&run)) });
-            let again = options.key_option() + &options.around.less_memory();
+            let again = options.key_option() + &options.around.saving.less_memory();
             let text = text + &options.divided.write(&run, &checked, &plan, (path, &again), &mut json)?;
             printer.result(Lines::split(&text), &json);
             return Ok(Exit::Match);
@@ -296,14 +296,14 @@ impl Options {
 
     /// The number of replays at once.
     fn jobs(&self, run: &Run, plan: &ReplayPlan) -> Result<usize, Failure> {
-        self.around
-            .check_memory(&self.engine, &self.limits, "a replay", run, &|ways| ways.replay_memory(run))?;
+        let ways = self.around.ways(&self.engine);
+        ways.check_memory(&self.limits, "a replay", run, &|ways| ways.replay_memory(run))?;
         jobs::number(self.jobs, (plan, self.confirming(run)), &self.limits, &self.engine)
     }
 
     /// The bytes that it takes to confirm a difference.
     fn confirming(&self, run: &Run) -> u64 {
-        memory_to_confirm(run, self.around.recompute.is_asked)
+        memory_to_confirm(run, self.around.saving.recompute.is_asked)
     }
 
     /// Refuses `--only-part` of all steps.

@@ -2,7 +2,7 @@
 
 use super::keeper::{Keeper, Kept};
 use super::{Options, checked, jobs, page, publish, say_no_verdict};
-use crate::cli::args::around::{AroundArgs, RecomputeArgs};
+use crate::cli::args::around::{AroundArgs, SavingArgs};
 use crate::cli::args::cache::CacheArgs;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::EngineArgs;
@@ -100,7 +100,7 @@ pub struct Args {
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
-    recompute: RecomputeArgs,
+    saving: SavingArgs,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
@@ -266,7 +266,7 @@ impl Watch {
             expect: args.expect,
             salts: args.salts,
             engine: args.engine,
-            around: AroundArgs { recompute: args.recompute, ..AroundArgs::default() },
+            around: AroundArgs { saving: args.saving, ..AroundArgs::default() },
             limits: args.limits,
             cache: args.cache,
             ..Options::default()

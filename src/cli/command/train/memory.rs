@@ -17,11 +17,11 @@ pub fn check_memory(
     slots: Option<&SlotPlan>,
 ) -> Result<(), Failure> {
     let needed = |ways: Ways| host_memory(run, engine, ways, slots);
-    around.check_memory(engine, limits, "training", run, &needed)?;
+    around.ways(engine).check_memory(limits, "training", run, &needed)?;
     #[cfg(feature = "gpu")]
     {
         let elsewhere = slots.map(SlotPlan::most_of_all).map_or(0, |(most, all)| all - most);
-        let recomputes = around.recompute.is_asked;
+        let recomputes = around.saving.recompute.is_asked;
         device_memory::check(run.job(), run.program(), engine, recomputes, elsewhere)?;
     }
     Ok(())
