@@ -212,3 +212,61 @@ fn nothing_of_a_run_that_hides_is_cached() {
     assert_eq!(code, 0, "{stderr}");
     assert_eq!(fs::read_dir(&cache).unwrap().count(), 0);
 }
+
+/// Weights at an address are held to the digests that a run names, and give what the same file here gives.
+#[test]
+fn weights_are_read_at_an_address() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| path(folder.path(), name);
+    let job = gpt_job(folder.path(), "microbatch", "");
+    let seeded = trained(&job, Path::new(&at("seeded")), None);
+    fs::copy(seeded.layout.model(), at("weights.safetensors")).unwrap();
+    let text = fs::read_to_string(&job).unwrap();
+    fs::write(at("tuned.toml"), format!("{text}\n[init]\nweights = [\"weights.safetensors\"]\n")).unwrap();
+    let tuned = at("tuned");
+    trained(Path::new(&at("tuned.toml")), Path::new(&tuned), None);
+    let file = fs::read(at("weights.safetensors")).unwrap();
+    let mut other = file.clone();
+    *other.last_mut().unwrap() ^= 0x10;
+    let longer = [&file[..], b" "].concat();
+    let files = [("weights.safetensors", file), ("other.safetensors", other), ("longer.safetensors", longer)];
+    let files = files.map(|(name, bytes)| (format!("public/{name}"), bytes));
+    let server = Served::new(files, Manner::default());
+    let url = |name: &str| format!("{}/public/{name}", server.address);
+    let audit = |weights: &str| output(&["audit", &tuned, "--engine", "cpu", "--weights", weights]);
+    let (code, stdout, stderr) = audit(&url("weights.safetensors"));
+    assert!(
+        code == 0 && stdout.contains("record 0 is the initial state that the weights' files give"),
+        "{stdout}{stderr}"
+    );
+    for name in ["other.safetensors", "longer.safetensors"] {
+        let (code, _, stderr) = audit(&url(name));
+        assert!(
+            code == 4 && stderr.contains("it is not the file of weights that the run names"),
+            "{code}: {stderr}"
+        );
+    }
+    let asked = server.sent();
+    assert!(!asked.contains_key("public/longer.safetensors"), "its length is enough: {asked:?}");
+    let (code, _, stderr) = audit(&url("none.safetensors"));
+    assert!(code == 3 && stderr.contains("none.safetensors"), "{code}: {stderr}");
+    let (code, _, stderr) = audit(&url(""));
+    assert!(code == 2 && stderr.contains("a file is wanted"), "{code}: {stderr}");
+    let (code, stdout, stderr) =
+        output(&["watch", &tuned, "--engine", "cpu", "--weights", &url("weights.safetensors")]);
+    assert!(code == 0 && stdout.contains("the weights' files give"), "{stdout}{stderr}");
+    // A model with its job: the same figures as of the file here.
+    let (here, there) = (at("weights.safetensors"), url("weights.safetensors"));
+    for args in [
+        &["eval", "MODEL", "--job", &at("job.toml"), "--samples", "3", "--engine", "cpu"][..],
+        &["generate", "MODEL", "--job", &at("job.toml"), "--length", "3", "--seed", "1", "--engine", "cpu"],
+    ] {
+        let [due, found] = [&here, &there].map(|model| {
+            let args: Vec<&str> = args.iter().map(|arg| if *arg == "MODEL" { model } else { *arg }).collect();
+            let (code, stdout, stderr) = output(&args);
+            assert_eq!(code, 0, "{args:?}: {stderr}");
+            stdout.replace(model, "MODEL")
+        });
+        assert_eq!(due, found, "{args:?}");
+    }
+}

@@ -9,7 +9,7 @@ use super::disk::not_text;
 use super::error::RunError;
 use super::folder::Folder;
 use super::store::{Promise, Store};
-use tiebreak_job::manifest::Source;
+use tiebreak_job::manifest::{GroupTree, Source};
 use tiebreak_record::commit::Malformed;
 
 /// The least number of bytes that are read at once.
@@ -26,19 +26,26 @@ pub struct Stored {
     name: String,
     path: PathBuf,
     promise: Option<Promise>,
+    /// The tree that each range is held to as it is read.
+    tree: Option<Arc<GroupTree>>,
 }
 
 impl Stored {
     /// The file of this name; errors call the store `place`.
     pub fn new(store: &Arc<dyn Store>, place: &Path, name: impl Into<String>) -> Stored {
         let name = name.into();
-        Stored { store: store.clone(), path: place.join(&name), name, promise: None }
+        Stored { store: store.clone(), path: place.join(&name), name, promise: None, tree: None }
     }
 
     /// The file, whose reader holds the bytes to a promise: inside of [`Stored::settled`], or else with a [`Stored::doubt`] where they
     /// break it.
     pub(crate) fn promised(self, promise: Promise) -> Stored {
         Stored { promise: Some(promise), ..self }
+    }
+
+    /// The file, each range of which is held to this tree as it is read.
+    pub(crate) fn held_to(self, tree: GroupTree) -> Stored {
+        Stored { tree: Some(Arc::new(tree)), ..self }
     }
 
     /// Says that the file's bytes broke their promise. True if another read may give others.
@@ -132,6 +139,21 @@ impl Stored {
 
     /// Reads a range, and refuses an answer of any other length.
     fn range(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
+        let Some(tree) = &self.tree else { return self.plain_range(range) };
+        let first = range.start / GroupTree::GROUP;
+        let groups = first * GroupTree::GROUP
+            ..range.end.next_multiple_of(GroupTree::GROUP).min(self.store.length(&self.name)?.max(range.end));
+        let bytes = self.plain_range(groups.clone())?;
+        if !tree.holds(first as usize, &bytes) {
+            let why = format!("bytes {} to {} are others than before", groups.start, groups.end);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, Malformed::invalid("file", why)));
+        }
+        let start = (range.start - groups.start) as usize;
+        Ok(bytes[start..start + (range.end - range.start) as usize].to_vec())
+    }
+
+    /// [`Stored::range`] of bytes that no tree checks.
+    fn plain_range(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
         let bytes = match &self.promise {
             None => self.store.read(&self.name, range.clone())?,
             Some(promise) => self.store.read_promised(&self.name, range.clone(), promise)?,
@@ -231,7 +253,7 @@ impl From<&Path> for Stored {
     fn from(path: &Path) -> Stored {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let folder = path.parent().unwrap_or(Path::new(""));
-        Stored { store: Folder::at(folder), name, path: path.to_path_buf(), promise: None }
+        Stored { store: Folder::at(folder), name, path: path.to_path_buf(), promise: None, tree: None }
     }
 }
 

@@ -17,6 +17,7 @@ use crate::cli::args::expect::{Expectations, Expected};
 use crate::cli::args::limits::{Limits, left};
 use crate::cli::args::metrics::MetricsArgs;
 use crate::cli::args::part::PartArgs;
+use crate::cli::args::place::files_at;
 use crate::cli::args::salts::SaltArgs;
 use crate::cli::args::{key, verdict_file};
 use crate::cli::view::escape::Lines;
@@ -134,9 +135,9 @@ struct Options {
     /// A head of another history convicts the trainer of two histories. Give the option once for each head.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     head: Vec<PathBuf>,
-    /// Weights that the run begins from: one file each, in the job's order.
+    /// Weights that the run begins from: one file or address each, in the job's order.
     ///
-    /// The audit then checks that the initial state is theirs.
+    /// The audit then checks that the initial state is theirs. Each file is held to the digest that the run names.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     weights: Vec<PathBuf>,
     /// Segments that are replayed at once, each on an engine of its own.
@@ -373,7 +374,7 @@ fn checked(
         note(&mut checked, beside);
     }
     if !options.weights.is_empty() {
-        checks::weights(run, &mut checked, &options.weights)?;
+        checks::weights(run, &mut checked, &files_at(&options.weights)?)?;
     }
     drop(counting);
     for path in &options.head {

@@ -90,7 +90,7 @@ pub struct Args {
     /// Folder or address of the data files that the run does not hold.
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     data: Option<PathBuf>,
-    /// Weights that the run begins from, which are compared at the end: one file each, in the job's order.
+    /// Weights that the run begins from, which are compared at the end: one file or address each, in the job's order.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     weights: Vec<PathBuf>,
     #[command(flatten)]
