@@ -37,15 +37,14 @@ pub fn host_memory(run: &Run, engine: &EngineArgs, ways: Ways, slots: Option<&Sl
     plan::memory_with(run, step)
 }
 
-/// The most bytes of tensors that a rank has at once in a step.
+/// The most bytes of tensors that a rank has at once in a step. Ranks with as large a share have as many.
 pub fn rank_bytes(run: &Run, ways: Ways, slots: Option<&SlotPlan>) -> u64 {
     match slots {
         None => ways.step_bytes(run.program(), false),
-        Some(slots) => slots
-            .shares()
-            .iter()
-            .map(|share| ways.share_bytes(run.program(), share, false))
-            .max()
-            .unwrap_or(0),
+        Some(slots) => {
+            let bytes =
+                |rank| ways.share_bytes(run.program(), &slots.share(run.program(), rank).update, false);
+            slots.heaviest().map(bytes).into_iter().max().unwrap_or(0)
+        }
     }
 }
