@@ -82,15 +82,21 @@ fn planned(args: &Args, run: &Run, from: u32) -> Result<ReplayPlan, Failure> {
     Ok(plan)
 }
 
-fn replayed(printer: Printer, args: Args) -> CommandResult {
-    let watch = args.limits.watch(printer);
-    let run = args.cache.around(args.limits.open_with_data(&args.run, args.data.as_ref())?)?;
+/// Refuses options that would save nothing.
+fn check_saving(args: &Args, run: &Run) -> Result<(), Failure> {
     args.saving.check(&args.engine, run.job())?;
     if args.microbatch.is_some() && args.saving.offloads() {
         let why =
             "--offload is for whole steps: a micro-batch's gradient needs no slots, and waits for no sum";
         return Err(Failure::new(Exit::Usage, why).help("leave --offload out"));
     }
+    Ok(())
+}
+
+fn replayed(printer: Printer, args: Args) -> CommandResult {
+    let watch = args.limits.watch(printer);
+    let run = args.cache.around(args.limits.open_with_data(&args.run, args.data.as_ref())?)?;
+    check_saving(&args, &run)?;
     let working = printer.working("checking the run", None);
     let checked = checks::structure(&run, None)?;
     drop(working);

@@ -234,22 +234,21 @@ where
 
 /// The file, if it is the one of this manifest. Each later read of it is held to the bytes of the first one.
 fn held_to(file: Stored, manifest: &FileManifest) -> Result<Stored, RunError> {
-    let refused = |bytes: u64, more: String| {
-        let due = manifest.bytes;
-        let why = format!("it is not the file of weights that the run names: {bytes} bytes, not {due}{more}");
-        Err(RunError::invalid(file.path(), why))
-    };
     // No more is read of a file with another length.
     let length = file.length()?;
-    if length != manifest.bytes {
-        return refused(length, String::new());
-    }
-    let (found, tree) = data::kept_manifest(&file)?;
-    if found != *manifest {
-        return refused(found.bytes, format!(", with BLAKE3 {}", found.root.not(&manifest.root)));
-    }
-    // Files here are believed to stay as they are.
-    Ok(if file.on_disk().is_some() { file } else { file.held_to(tree) })
+    let read = (length == manifest.bytes).then(|| data::kept_manifest(&file)).transpose()?;
+    let roots = match read {
+        // Files here are believed to stay as they are.
+        Some((found, _)) if found == *manifest && file.on_disk().is_some() => return Ok(file),
+        Some((found, tree)) if found == *manifest => return Ok(file.held_to(tree)),
+        Some((found, _)) => found.root.not(&manifest.root),
+        None => "of another length".to_string(),
+    };
+    let due = manifest.bytes;
+    let why = format!(
+        "it is not the file of weights that the run names: {length} bytes, not {due}, with BLAKE3 {roots}"
+    );
+    Err(RunError::invalid(file.path(), why))
 }
 
 /// The digest of the initial state that a run's files of weights give.
