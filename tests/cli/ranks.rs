@@ -18,7 +18,7 @@ use tiebreak_train::ranks::collective::{Collective, MessageKind, Transport};
 use tiebreak_train::ranks::lead::Lead;
 use tiebreak_train::ranks::tcp::{Quiet, RankPlace, Tcp};
 use tiebreak_train::ranks::worker;
-use tiebreak_train::{Progress, train_over};
+use tiebreak_train::{Progress, Silent, TrainError, train_over};
 
 /// A command of the binary, in an environment without variables about ranks.
 pub fn tiebreak(args: &[&str]) -> Command {
@@ -318,7 +318,7 @@ fn strangers_are_refused_and_the_others_train() {
     assert_eq!(code, 0, "{printed}");
     for says in [
         "no rank of tiebreak",
-        "it speaks version 9 of the protocol, this is version 5",
+        "it speaks version 9 of the protocol, this is version 6",
         "does not know the run's secret",
     ] {
         assert!(printed.contains(says), "{says}: {printed}");
@@ -490,4 +490,99 @@ fn a_rank_that_breaks_the_protocol_is_named() {
         let (code, printed) = ended(child);
         assert!(code == 3 && printed.contains(says), "{name}: {code} {printed}");
     }
+}
+
+/// Rank 0's network, which takes long to pass a slot on to rank 2.
+struct SlowToRank2 {
+    tcp: Tcp,
+    /// Tensors that rank 2 gets before its slots.
+    common: usize,
+    passed: usize,
+}
+
+impl Collective for SlowToRank2 {
+    fn rank(&self) -> u32 {
+        self.tcp.rank()
+    }
+
+    fn ranks(&self) -> u32 {
+        self.tcp.ranks()
+    }
+
+    fn send(&mut self, to: u32, kind: MessageKind, bytes: &[u8]) -> Result<(), TrainError> {
+        if (to, kind) == (2, MessageKind::State) && !bytes.is_empty() {
+            self.passed += 1;
+            if self.passed > self.common {
+                std::thread::sleep(Duration::from_millis(1500));
+            }
+        }
+        self.tcp.send(to, kind, bytes)
+    }
+
+    fn receive(&mut self, from: u32, kind: MessageKind, max: u64) -> Result<Vec<u8>, TrainError> {
+        self.tcp.receive(from, kind, max)
+    }
+
+    fn all_to_all(
+        &mut self,
+        outgoing: &[Vec<&[u8]>],
+        incoming: &[Vec<usize>],
+        each: &mut dyn FnMut(&[u8]) -> Result<(), TrainError>,
+    ) -> Result<(), TrainError> {
+        self.tcp.all_to_all(outgoing, incoming, each)
+    }
+
+    fn abort(&mut self, why: &str) -> bool {
+        self.tcp.abort(why)
+    }
+}
+
+/// Rank 2 gets its four slots in six seconds. Rank 1 waits for its one slot and then for the others, and hears from rank 0 meanwhile.
+#[test]
+fn ranks_wait_while_another_gets_its_slots() {
+    let runs = Runs::of(|folder| {
+        let job = mlp_job(folder, "microbatch", 2, 3);
+        edit(&job, &[("hidden = [33, 20]", "hidden = [33, 33]")]);
+        job
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = [listener.local_addr().unwrap()];
+    let short = |rank| RankPlace { timeout: Duration::from_secs(3), ..place(rank, 3, "right") };
+    let others = [1, 2].map(|rank| {
+        std::thread::spawn(move || {
+            let mut tcp = Tcp::join(&at, short(rank)).unwrap();
+            worker::work(&mut Cpu::new(1).unwrap(), &mut tcp, &|| false, &mut ())
+        })
+    });
+    let tcp = Tcp::host(&listener, short(0), &mut Quiet).unwrap();
+    let (disk, out) = (Disk::default(), runs.folder.path().join("slow slots"));
+    let run = begin_run(&disk, &runs.job, &out).unwrap();
+    let mut network = SlowToRank2 { tcp, common: run.program().released(), passed: 0 };
+    let begin = Instant::now();
+    let lead = Lead::new(&run, &mut network).unwrap().dividing_slots(&run).unwrap();
+    train_over(&run, &mut Cpu::new(1).unwrap(), Some(&key()), lead, &mut Silent).unwrap();
+    assert!(begin.elapsed() > Duration::from_secs(5), "nothing was slow");
+    others.into_iter().for_each(|other| other.join().unwrap().unwrap());
+}
+
+/// A rank sends something wrong and reads nothing: the error does not wait for the rank to read.
+#[test]
+fn an_exchange_ends_with_its_first_error() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = [listener.local_addr().unwrap()];
+    let (done, is_done) = std::sync::mpsc::channel::<()>();
+    let other = std::thread::spawn(move || {
+        let mut tcp = Tcp::join(&at, place(1, 2, "right")).unwrap();
+        tcp.send(0, MessageKind::Gradient, &[0; 5]).unwrap();
+        let _ = is_done.recv();
+    });
+    let mut tcp = Tcp::host(&listener, place(0, 2, "right"), &mut Quiet).unwrap();
+    let much = vec![0; 256 << 20];
+    let begin = Instant::now();
+    let ended = tcp.all_to_all(&[vec![], vec![&much]], &[vec![], vec![8]], &mut |_| Ok(()));
+    let (why, took) = (ended.unwrap_err().to_string(), begin.elapsed());
+    assert!(why.starts_with("rank 1 sent what has no place in the protocol"), "{why}");
+    assert!(took < Duration::from_secs(10), "{took:?} of the 30 s of --rank-timeout");
+    drop(done);
+    other.join().unwrap();
 }

@@ -112,19 +112,22 @@ fn committed(run: &str) -> Vec<(PathBuf, Vec<u8>)> {
     all
 }
 
-/// An audit's JSON without its times, and its verdict.
-fn audit(run: &str, verdict: &str, args: &[&str]) -> (i32, serde_json::Value, Option<Vec<u8>>) {
-    let (code, stdout, stderr) =
-        output(&[&["audit", run, "--verdict", verdict, "--json"][..], args].concat());
+/// The JSON of a command that replays, without its times and its memory, then its verdict and its memory.
+fn replayed(command: &[&str], verdict: &str) -> ((i32, serde_json::Value, Option<Vec<u8>>), u64) {
+    let (code, stdout, stderr) = output(&[command, &["--json"]].concat());
     let mut json: serde_json::Value =
         serde_json::from_str(&stdout).unwrap_or_else(|_| panic!("{code} {stdout}{stderr}"));
-    json.as_object_mut().unwrap().remove("seconds").expect("an audit takes time");
-    json["plan"].as_object_mut().unwrap().remove("memory").expect("a plan needs memory");
+    json.as_object_mut().unwrap().remove("seconds").expect("a replay takes time");
+    let memory = json["plan"].as_object_mut().unwrap().remove("memory").expect("a plan needs memory");
+    if command[0] == "replay" {
+        // The next command has the same options.
+        json.as_object_mut().unwrap().remove("next").expect("a replay says what is next");
+    }
     let bytes = fs::read(verdict).ok();
     if bytes.is_some() {
         fs::remove_file(verdict).unwrap();
     }
-    (code, json, bytes)
+    ((code, json, bytes), memory.as_u64().unwrap())
 }
 
 #[test]
@@ -184,21 +187,38 @@ fn offloading_takes_less_memory_and_gives_the_same_bits() {
     let cheat = at("cheat");
     trained(Path::new(job), Path::new(&cheat), Some("operator@3"));
     for (run, due) in [(&whole, 0), (&cheat, 1)] {
-        let plain = audit(run, &at("verdict"), &[]);
-        assert_eq!((plain.0, plain.2.is_some()), (due, due == 1));
-        assert!(audit(run, &at("verdict"), &offload) == plain, "{run}: the audits differ");
+        let verdict = at("verdict");
+        // So do a watch and the replay of a step, which writes no verdict.
+        for command in [
+            &["audit", run, "--verdict", &verdict][..],
+            &["watch", run, "--verdict", &verdict],
+            &["replay", run, "--step", "3"],
+        ] {
+            let (plain, memory) = replayed(command, &verdict);
+            assert_eq!((plain.0, plain.2.is_some()), (due, due == 1 && command[0] != "replay"));
+            let (same, less) = replayed(&[command, &offload].concat(), &verdict);
+            assert!(same == plain, "{command:?}: they differ");
+            assert!(5 * less < 4 * memory, "{command:?}: {less} of {memory}");
+        }
     }
     assert!(is_empty());
+    let (code, stdout, stderr) = output(&[&["replay", &cheat, "--step", "3"][..], &offload].concat());
+    assert!(code == 1 && stdout.contains(&format!("--steps 3..3 --offload {away}")), "{stdout}{stderr}");
 
     // Only the CPU engine has the option, and the folder has to be there.
-    let (code, _, stderr) = output(&[&["audit", &whole, "--engine", "reference"][..], &offload].concat());
-    assert!(code == 2 && stderr.contains("--offload is for the CPU engine"), "{code}: {stderr}");
     let (code, _, stderr) = output(&["audit", &whole, "--engine", "reference", "--max-memory", "1"]);
     assert!(code == 3 && !stderr.contains("--offload"), "{code}: {stderr}");
     let file = at("plan");
     let plan = ["audit", &whole, "--plan", "--shards", "1", "--plan-out", &file];
     let (code, stdout, stderr) = output(&[&plan[..], &offload].concat());
     assert!(code == 0 && stdout.contains(&format!(" --offload {away}")), "{code}: {stdout}{stderr}");
-    let (code, _, stderr) = output(&["audit", &whole, "--offload", &nowhere]);
-    assert!(code == 3 && stderr.contains("nowhere"), "{code}: {stderr}");
+    for command in [&["audit", &whole][..], &["watch", &whole], &["replay", &whole, "--step", "1"]] {
+        let (code, _, stderr) = output(&[command, &["--offload", &nowhere]].concat());
+        assert!(code == 3 && stderr.contains("nowhere"), "{command:?}: {code}: {stderr}");
+        let (code, _, stderr) = output(&[command, &["--engine", "reference"], &offload[..]].concat());
+        assert!(code == 2 && stderr.contains("--offload is for the CPU engine"), "{code}: {stderr}");
+    }
+    let gradient = ["replay", &whole, "--step", "1", "--microbatch", "0"];
+    let (code, _, stderr) = output(&[&gradient[..], &offload].concat());
+    assert!(code == 2 && stderr.contains("--offload is for whole steps"), "{code}: {stderr}");
 }

@@ -12,6 +12,8 @@ use tiebreak_contract::program::graph::{Graph, Port, TensorId};
 use tiebreak_contract::program::part::{GraphPart, needed};
 use tiebreak_contract::program::products::ProductTable;
 use tiebreak_contract::program::step::{Program, state_bytes};
+use tiebreak_engine::liveness::Keeping;
+use tiebreak_engine::recompute::step_bytes_sharing;
 use tiebreak_record::commit::record::StepRecord;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::disk::Disk;
@@ -220,7 +222,8 @@ fn slots_are_divided_evenly_and_each_once() {
     let largest = table.iter().map(|tensor| tensor.ty().bytes() as u64).max().unwrap();
     for ranks in 1..=9u32 {
         let plan = SlotPlan::new(&program, ranks).unwrap();
-        let mut held: Vec<usize> = plan.shares().iter().flat_map(|share| share.held.clone()).collect();
+        let shares: Vec<_> = (0..ranks).map(|rank| plan.share(&program, rank).update).collect();
+        let mut held: Vec<usize> = shares.iter().flat_map(|share| share.held.clone()).collect();
         held.sort();
         let due: Vec<usize> =
             (0..released).flat_map(|i| vec![i; ranks as usize]).chain(released..table.len()).collect();
@@ -228,8 +231,15 @@ fn slots_are_divided_evenly_and_each_once() {
         let (most, sum) = plan.most_of_all();
         // AdamW has two slots for each parameter, and both are of one rank.
         assert!(sum == all && most <= all / u64::from(ranks) + 2 * largest, "{ranks} ranks: {most} of {all}");
-        let made: usize = plan.shares().iter().map(|share| share.made.len()).sum();
+        let made: usize = shares.iter().map(|share| share.made.len()).sum();
         assert_eq!(made, table.len(), "each tensor is updated once");
+        // The plan of memory looks at three ranks, and no other needs more.
+        let bytes = |rank: u32| {
+            let keeping = Keeping { outside: false, before: false, holds: false };
+            step_bytes_sharing(&program, &shares[rank as usize], false, keeping)
+        };
+        let heaviest = plan.heaviest().map(bytes).into_iter().max();
+        assert_eq!(heaviest, (0..ranks).map(bytes).max(), "{ranks} ranks");
     }
 }
 

@@ -1,7 +1,10 @@
 //! Runs that begin from somebody's weights, or from another run's final state.
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::common::{self, begin_run, edit::edited, files, gpt_job, key, trained};
 use tiebreak_audit::checks::{self, Checked};
@@ -15,7 +18,7 @@ use tiebreak_job::initial::InitialOrigin;
 use tiebreak_record::commit::state::{state_digest, tensor_digests};
 use tiebreak_run::run::dir::{Run, RunFile};
 use tiebreak_run::run::disk::Disk;
-use tiebreak_run::run::{checkpoint, initial};
+use tiebreak_run::run::{Contents, Held, Store, Stored, checkpoint, initial};
 use tiebreak_train::{Silent, train};
 
 /// The tiny GPT's job with an `[init]` table.
@@ -419,4 +422,67 @@ fn job_check_opens_what_a_run_begins_from() {
         let (code, stdout, stderr) = check(init, &[]);
         assert!(code != Some(0) && stdout.is_empty() && stderr.contains(wanted), "{code:?} {stderr}");
     }
+}
+
+/// A server of one file that gives other bytes once the file was read.
+struct Turncoat(Vec<u8>, AtomicU64);
+
+impl Store for Turncoat {
+    fn place(&self) -> String {
+        "turncoat".into()
+    }
+    fn length(&self, _: &str) -> std::io::Result<u64> {
+        Ok(self.0.len() as u64)
+    }
+    fn read(&self, _: &str, range: Range<u64>) -> std::io::Result<Vec<u8>> {
+        let mut bytes = self.0[range.start as usize..range.end as usize].to_vec();
+        if self.1.fetch_add(bytes.len() as u64, Relaxed) >= self.0.len() as u64
+            && range.end == self.0.len() as u64
+        {
+            *bytes.last_mut().unwrap() ^= 0x10;
+        }
+        Ok(bytes)
+    }
+    fn list(&self, _: &str) -> std::io::Result<Vec<String>> {
+        Ok(Vec::new())
+    }
+    fn replace(&self, _: &str, _: &mut Contents) -> std::io::Result<()> {
+        unreachable!("nothing is written")
+    }
+    fn append(&self, _: &str, _: &[u8]) -> std::io::Result<()> {
+        unreachable!("nothing is written")
+    }
+    fn truncate(&self, _: &str, _: u64) -> std::io::Result<()> {
+        unreachable!("nothing is written")
+    }
+    fn sync(&self, _: &str) -> std::io::Result<()> {
+        unreachable!("nothing is written")
+    }
+    fn remove(&self, _: &str) -> std::io::Result<()> {
+        unreachable!("nothing is written")
+    }
+    fn lock(&self, _: &str) -> std::io::Result<Box<dyn Held>> {
+        unreachable!("nothing is written")
+    }
+}
+
+/// The auditor reads weights twice: a server whose second answer differs convicts nobody.
+#[test]
+fn weights_that_change_between_two_reads_accuse_nobody() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = gpt_job(folder.path(), "step", "");
+    let seeded = trained(&job, &folder.path().join("seeded"), None);
+    fs::copy(seeded.layout.model(), folder.path().join("weights.safetensors")).unwrap();
+    let text =
+        format!("{}\n[init]\nweights = [\"weights.safetensors\"]\n", fs::read_to_string(&job).unwrap());
+    fs::write(folder.path().join("tuned.toml"), text).unwrap();
+    let tuned = trained(&folder.path().join("tuned.toml"), &folder.path().join("tuned"), None);
+    let bytes = fs::read(folder.path().join("weights.safetensors")).unwrap();
+    assert!(bytes.len() > 1 << 10);
+    let store: Arc<dyn Store> = Arc::new(Turncoat(bytes, AtomicU64::new(0)));
+    let file = Stored::new(&store, Path::new("turncoat"), "weights.safetensors");
+    let mut found = checked(&tuned);
+    let why = checks::weights(&tuned, &mut found, &[file]).unwrap_err().to_string();
+    assert!(why.contains("are others than before"), "{why}");
+    assert!(found.inconsistent.is_none());
 }

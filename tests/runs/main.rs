@@ -7,6 +7,7 @@ mod batch_norm;
 #[allow(dead_code, reason = "tests of engines read logits; tests here read answers")]
 #[path = "../common/cached.rs"]
 mod cached_decoders;
+mod caches;
 mod checks;
 #[path = "../common/mod.rs"]
 mod common;

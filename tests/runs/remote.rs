@@ -51,17 +51,17 @@ fn begun(job: &Path) -> (Memory, Run) {
 }
 
 /// The files of a run, with its index.
-fn indexed(run: &Memory) -> Vec<(String, Vec<u8>)> {
+pub fn indexed(run: &Memory) -> Vec<(String, Vec<u8>)> {
     let index = Index::of(run, |_| true).unwrap().text().as_bytes().to_vec();
     run.files().into_iter().chain([(names::INDEX.to_string(), index)]).collect()
 }
 
-fn at(server: &Served) -> Arc<dyn Store> {
+pub fn at(server: &Served) -> Arc<dyn Store> {
     open_with(&server.address, PATIENCE).unwrap()
 }
 
 /// The report of an audit of all steps, with every check.
-fn whole(store: Arc<dyn Store>) -> Report {
+pub fn whole(store: Arc<dyn Store>) -> Report {
     let run = Run::of(store).unwrap();
     let mut checked = checks::always(&run, Some(&key().public())).unwrap();
     let beside = attachments::attachments(&run, &checked);

@@ -7,10 +7,11 @@ use serde::Serialize;
 
 use super::checks::{Checked, damaged_text};
 use super::work::{Work, length};
+use tiebreak_job::manifest::FileManifest;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::{Record, StepRecord};
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::{RunError, data, names, traces, transcript};
+use tiebreak_run::run::{RunError, Stored, data, names, traces, transcript};
 
 /// The most damaged files that are named.
 const DAMAGED_MAX: usize = 1000;
@@ -71,9 +72,14 @@ const KINDS: [Attachment; 3] = [
         here: |run, step| run.at(names::trace(step)).is_here(),
         bytes: |run, step| length(run, &names::trace(step)),
         check: |run, record| {
-            let file = run.at(names::trace(record.step));
-            let root = traces::read(run.program(), file.clone())?.root(run.program());
-            is_committed(file.path(), root, record.trace)
+            let file = match record.trace {
+                Some(root) => run.promised(names::trace(record.step), "trace", root),
+                None => run.at(names::trace(record.step)),
+            };
+            file.settled(|file| {
+                let root = traces::read(run.program(), file)?.root(run.program());
+                is_committed(file.path(), root, record.trace)
+            })
         },
     },
     Attachment {
@@ -170,15 +176,7 @@ fn data(run: &Run, checked: &Checked, found: &mut Attachments, work: &mut Work) 
         if !file.is_here() || checked.damaged.iter().any(known) {
             continue;
         }
-        let read = data::kept_manifest(&file).and_then(|(manifest, _)| match manifest == *promised {
-            true => Ok(()),
-            false => {
-                let (found, due) = (manifest.bytes, promised.bytes);
-                let roots = manifest.root.not(&promised.root);
-                let why = format!("its bytes are not those that run.json promises: {found} bytes, not {due}, with root {roots}");
-                Err(RunError::invalid(file.path(), why))
-            }
-        });
+        let read = data::promised(&file, promised).settled(|file| is_promised(file, promised));
         work.file(run, &names::data_file(number));
         match read {
             Ok(()) => fine += 1,
@@ -191,6 +189,20 @@ fn data(run: &Run, checked: &Checked, found: &mut Attachments, work: &mut Work) 
     if fine == run.file.data.len() {
         found.passed.push(format!("{fine} data files are those that run.json promises, to their ends"));
     }
+}
+
+/// Reads a data file to its end, and compares it with its promise.
+fn is_promised(file: &Stored, promised: &FileManifest) -> Result<(), RunError> {
+    let (manifest, _) = data::kept_manifest(file)?;
+    if manifest == *promised {
+        return Ok(());
+    }
+    let (found, due) = (manifest.bytes, promised.bytes);
+    let roots = manifest.root.not(&promised.root);
+    let why = format!(
+        "its bytes are not those that run.json promises: {found} bytes, not {due}, with root {roots}"
+    );
+    Err(RunError::invalid(file.path(), why))
 }
 
 /// Adds withheld and damaged files to an audit's findings.

@@ -1,7 +1,5 @@
 //! The checks that every audit makes before a replay, sampled audits included.
 
-use std::path::PathBuf;
-
 use super::afterwards::signed_afterwards;
 use super::checked::other_root;
 pub use super::checked::{Checked, Inconsistent};
@@ -24,7 +22,7 @@ use tiebreak_record::commit::tree_head::{Head, NOTE_MAX, Signed};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::states::{self, Checkpoints};
 use tiebreak_run::run::transcript::{self, Transcript};
-use tiebreak_run::run::{RunError, initial, names};
+use tiebreak_run::run::{RunError, Stored, initial, names};
 use tiebreak_run::step::finite;
 
 /// Checks structure, hashes and signature: the latest head, the records it covers, one run id, contiguous steps.
@@ -287,16 +285,20 @@ fn initial_state(run: &Run, checked: &mut Checked, work: &mut Work) -> Result<()
 /// Checks that a run begins from the weights that it names, for an auditor who has them, in the job's order.
 ///
 /// # Errors
-/// If the run does not begin from weights, or the paths hold other files than those it names. A different initial state is noted
-/// in `checked`.
-pub fn weights(run: &Run, checked: &mut Checked, paths: &[PathBuf]) -> Result<(), RunError> {
-    let expected = initial::of_weights(run, paths)?;
+/// If the run does not begin from weights, or the files are others than those it names. A different initial state is noted in
+/// `checked`.
+pub fn weights<'a, F>(run: &Run, checked: &mut Checked, files: &'a [F]) -> Result<(), RunError>
+where
+    Stored: From<&'a F>,
+{
+    let files = initial::named_weights(run, files, &mut |_, _| {})?;
+    let expected = initial::of_named(run, &files)?;
     if checked.inconsistent.is_some() {
         return Ok(());
     }
     checked.not_checked.retain(|note| note != WEIGHTS_NOT_CHECKED);
     if checked.transcript.records[0].state() != expected {
-        let claim = super::weights::claim(run, paths)?.unwrap_or(Claim::Initial);
+        let claim = super::weights::claim(run, &files)?.unwrap_or(Claim::Initial);
         return checked.fail(run, 0, Ground::Weights, |_| Ok((Some(0), claim)));
     }
     checked.passed.push("record 0 is the initial state that the weights' files give".into());

@@ -39,7 +39,9 @@ pub(super) fn with_model(run: &Run, checked: &mut Checked, work: &mut Work) -> R
     }
     let table = run.program().state();
     let released = &table[..run.program().released()];
-    let model = checkpoint::digests(run.at(names::MODEL), released).and_then(|digests| {
+    let file = run.promised(names::MODEL.into(), "model", roots.digest());
+    let model = file.settled(|file| {
+        let digests = checkpoint::digests(file, released)?;
         let found = run.computation.state_roots(run.job().steps, released, &digests);
         checkpoint::is_released(&path, &found, roots)
     });

@@ -195,8 +195,11 @@ pub fn estimated_seconds(
 ) -> Result<f64, AuditError> {
     let Some(&(first, _)) = plan.segments.get(plan.done) else { return Ok(0.0) };
     let mut session = if native { session(run, engine, true)? } else { fast_session(run, engine)? };
-    session.load_visited(|load| -> Result<(), AuditError> {
-        run_states::visit(run, &checked.transcript.records, first - 1, load)
+    let records = &checked.transcript.records;
+    run_states::settled(run, records, first - 1, || {
+        session.load_visited(|load| -> Result<(), AuditError> {
+            run_states::visit(run, records, first - 1, load)
+        })
     })?;
     let batch = run.micro_batch(&mut run.dataset()?, first, 0)?;
     let mut start = Instant::now();

@@ -127,10 +127,10 @@ fn load_nearest(
     let steps = run.checkpoint_steps()?.into_iter().rev().filter(|&at| 0 < at && at < step);
     for at in steps.chain([0]) {
         let visit = |load: &mut Load| states::visit(run, records, at, load);
-        let loaded = match gradients_only && at + 1 == step {
+        let loaded = states::settled(run, records, at, || match gradients_only && at + 1 == step {
             true => session.load_read(visit),
             false => session.load_visited(visit),
-        };
+        });
         match loaded {
             Err(AuditError::Run(_)) if at > 0 => {}
             loaded => return loaded.map(|()| at),
@@ -161,7 +161,9 @@ pub fn replay_begins_after(run: &Run, checked: &Checked, step: u32) -> Result<u3
     let checkpoints = Checkpoints::of(run);
     match steps.find(|&at| checkpoints.check(records, at).is_ok()) {
         Some(at) => Ok(at),
-        None => states::visit(run, records, 0, |_, _| Ok(())).map(|()| 0),
+        None => {
+            states::settled(run, records, 0, || states::visit(run, records, 0, |_, _| Ok(()))).map(|()| 0)
+        }
     }
 }
 

@@ -359,8 +359,10 @@ impl Job<'_, '_> {
         }
         let mut dataset = run.dataset()?;
         let records = &checked.transcript.records;
-        self.session.load_visited(|load| -> Result<(), AuditError> {
-            states::visit(run, records, first - 1, load)
+        states::settled(run, records, first - 1, || {
+            self.session.load_visited(|load| -> Result<(), AuditError> {
+                states::visit(run, records, first - 1, load)
+            })
         })?;
         if first <= last {
             tell(News::Begun(first));

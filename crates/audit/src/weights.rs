@@ -1,8 +1,6 @@
 //! Evidence that an initial state differs from the one given by the files of weights that a run names, and by the seed for drawn
 //! tensors.
 
-use std::path::{Path, PathBuf};
-
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_dispute::verdict::{Base64, Claim, DataSlices, Hashes, ProvenInput, ProvenTensor, WeightsClaim};
 use tiebreak_job::initial::{Drawn, weights_element, weights_layout};
@@ -11,16 +9,16 @@ use tiebreak_record::commit::multiproof;
 use tiebreak_record::commit::state::{self, tensor_digests};
 use tiebreak_record::commit::tensor::{SLICE_BYTES, piece_range, piece_values};
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::{RunError, data, disk, initial};
+use tiebreak_run::run::{RunError, Stored, data, initial};
 
 /// The claim about the first element that differs, if the trainer published the initial state.
 ///
 /// # Errors
 /// If a file of weights cannot be read.
-pub(super) fn claim(run: &Run, paths: &[PathBuf]) -> Result<Option<Claim>, RunError> {
+pub(super) fn claim(run: &Run, files: &[Stored]) -> Result<Option<Claim>, RunError> {
     let Ok(theirs) = initial::state(run) else { return Ok(None) };
     let drawn = Drawn::of(run.job(), run.key());
-    let expected = initial::from_weights(paths, run.job(), run.program(), &drawn)?;
+    let expected = initial::from_weights(files, run.job(), run.program(), &drawn)?;
     let table = run.program().state();
     let of_weights = run.program().released();
     let difference = (0..of_weights).find_map(|index| {
@@ -30,7 +28,7 @@ pub(super) fn claim(run: &Run, paths: &[PathBuf]) -> Result<Option<Claim>, RunEr
     let Some((index, element)) = difference else { return Ok(None) };
     let file = match drawn.has(&table[index].name) {
         true => None,
-        false => match slices(run, paths, &table[index], element as u64)? {
+        false => match slices(run, files, &table[index], element as u64)? {
             None => return Ok(None),
             found => found,
         },
@@ -64,19 +62,22 @@ pub(super) fn drawn_claim(run: &Run) -> Option<Claim> {
 }
 
 /// The slices of a file of weights that hold its header and an element of a state tensor. `None` if no file has the element: a
-/// buffer without a file begins as the program says. `paths`: the run's files of weights, in the job's order.
+/// buffer without a file begins as the program says. `files`: the run's files of weights, in the job's order.
 ///
 /// # Errors
 /// If a file cannot be read.
-pub fn slices(
+pub fn slices<'a, F>(
     run: &Run,
-    paths: &[PathBuf],
+    files: &'a [F],
     tensor: &StateTensor,
     element: u64,
-) -> Result<Option<DataSlices>, RunError> {
+) -> Result<Option<DataSlices>, RunError>
+where
+    Stored: From<&'a F>,
+{
     let layout = weights_layout(run.job(), run.program());
-    for (number, path) in paths.iter().enumerate() {
-        let mut file = opened(path)?;
+    for (number, file) in files.iter().map(Stored::from).enumerate() {
+        let mut file = opened(&file)?;
         if weights_element(&mut file, &layout, tensor, element).is_err() {
             continue;
         }
@@ -87,9 +88,9 @@ pub fn slices(
     Ok(None)
 }
 
-fn opened(path: &Path) -> Result<DataFile, RunError> {
-    let (manifest, tree) = data::manifest(path)?;
-    Ok(DataFile::new(path.to_path_buf(), manifest, tree, Box::new(disk::open(path)?)))
+fn opened(file: &Stored) -> Result<DataFile, RunError> {
+    let (manifest, tree) = data::kept_manifest(file)?;
+    Ok(DataFile::new(file.path().to_path_buf(), manifest, tree, Box::new(file.open()?)))
 }
 
 /// The slice of a state's tensor that holds an element.

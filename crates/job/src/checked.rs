@@ -2,7 +2,8 @@
 //! the group that is wanted.
 
 use std::collections::HashMap;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::fs::File;
+use std::io::{self, Cursor, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -36,9 +37,16 @@ pub(super) enum Unread {
 }
 
 /// A source of a file's bytes.
-pub trait Source: Read + Seek + Send {}
+pub trait Source: Read + Seek + Send {
+    /// Says that bytes were not those of the tree. True if another read may give others, since a cache gave these.
+    fn doubt(&mut self) -> bool {
+        false
+    }
+}
 
-impl<T: Read + Seek + Send> Source for T {}
+impl Source for File {}
+
+impl<T: AsRef<[u8]> + Send> Source for Cursor<T> {}
 
 /// A source of a file's bytes with what was read of it.
 pub(super) struct Checked {
@@ -133,6 +141,10 @@ impl Checked {
 
     /// The pieces from `number` on, which have these values, in one read; fewer at the end of the file.
     fn known_pieces(&mut self, number: usize, values: &[Hash]) -> Result<Vec<Arc<Vec<u8>>>, Unread> {
+        self.settled(|checked| checked.known_pieces_once(number, values))
+    }
+
+    fn known_pieces_once(&mut self, number: usize, values: &[Hash]) -> Result<Vec<Arc<Vec<u8>>>, Unread> {
         let first = number as u64 * PIECE_BYTES as u64;
         let (range, bytes) = self.read(first, values.len() * PIECE_BYTES)?;
         let found = self.piece_values(number, &bytes);
@@ -140,6 +152,14 @@ impl Checked {
             return Err(Unread::Changed(range));
         }
         Ok(cut(&bytes))
+    }
+
+    /// What `read` gets, from a second read if the first one gave bytes of a cache that are not those of the tree.
+    fn settled<T>(&mut self, read: impl Fn(&mut Checked) -> Result<T, Unread>) -> Result<T, Unread> {
+        match read(self) {
+            Err(Unread::Changed(_)) if self.source.doubt() => read(self),
+            found => found,
+        }
     }
 
     /// Makes room for so many pieces, at most those of a group.
@@ -166,6 +186,10 @@ impl Checked {
 
     /// The bytes of a group, read and checked whole.
     pub(super) fn group(&mut self, number: usize) -> Result<Arc<Vec<u8>>, Unread> {
+        self.settled(|checked| checked.group_once(number))
+    }
+
+    fn group_once(&mut self, number: usize) -> Result<Arc<Vec<u8>>, Unread> {
         let (range, bytes) = self.read(number as u64 * GROUP_BYTES as u64, GROUP_BYTES)?;
         let values = self.piece_values(number * GROUP_PIECES, &bytes);
         let value = match (&self.salts, self.tree.len()) {
@@ -260,6 +284,8 @@ mod tests {
             self.0.lock().unwrap().0.seek(to)
         }
     }
+
+    impl Source for Shared {}
 
     impl Shared {
         fn change(&self, at: usize) {

@@ -164,6 +164,23 @@ impl GroupTree {
         32 * pieces(manifest.bytes, GROUP_BYTES) as u64
     }
 
+    /// Bytes of a group, at which ranges that [`GroupTree::holds`] checks begin and end.
+    #[doc(hidden)] // for the layers above
+    pub const GROUP: u64 = GROUP_BYTES as u64;
+
+    /// True if these bytes are whole groups of the file from group `first` on.
+    #[doc(hidden)] // for the layers above
+    pub fn holds(&self, first: usize, bytes: &[u8]) -> bool {
+        (first..).zip(bytes.chunks(GROUP_BYTES)).all(|(number, group)| {
+            let value = match self.0.len() {
+                // The only group of a file is its root, and no subtree.
+                1 => *blake3::hash(group).as_bytes(),
+                count => piece_value(group, GROUP_BYTES, number, count),
+            };
+            self.0.get(number) == Some(&value)
+        })
+    }
+
     /// Reads the values of a file of this manifest.
     ///
     /// # Errors

@@ -9,6 +9,7 @@
 
 mod answer;
 mod ask;
+pub mod cache;
 mod folder;
 mod http;
 #[cfg(feature = "objects")]

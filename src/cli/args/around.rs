@@ -34,7 +34,7 @@ impl RecomputeArgs {
     ///
     /// # Errors
     /// If a logged job's tensors would have to be computed again.
-    pub fn check(self, job: &Job) -> Result<(), Failure> {
+    fn check(self, job: &Job) -> Result<(), Failure> {
         if self.is_asked && job.rounding.is_some() {
             let why = "--recompute is for exact jobs: the log of a [rounding] table has one decision for each rounding";
             return Err(Failure::new(Exit::Usage, why).help("leave --recompute out"));
@@ -43,33 +43,8 @@ impl RecomputeArgs {
     }
 
     /// The engine, or one around it that computes tensors again.
-    pub fn around(self, engine: Box<dyn Engine>) -> Box<dyn Engine> {
+    fn around(self, engine: Box<dyn Engine>) -> Box<dyn Engine> {
         recompute::engine(engine, self.is_asked)
-    }
-
-    /// Refuses work on a run that takes more memory than the limit. `needed` has the bytes that it takes in one of these ways.
-    ///
-    /// # Errors
-    /// If the work does not fit, with `--recompute` as advice where this option is enough.
-    pub fn check_memory(
-        self,
-        engine: &EngineArgs,
-        limits: &Limits,
-        what: &str,
-        run: &Run,
-        needed: &dyn Fn(Ways) -> u64,
-    ) -> Result<(), Failure> {
-        self.ways(engine).check_memory(limits, what, run, needed)
-    }
-
-    /// The way in which this option computes.
-    pub fn ways(self, engine: &EngineArgs) -> Ways {
-        Ways { recomputes: self.is_asked, outside: None, holds: engine.engine != EngineKind::Cpu }
-    }
-
-    /// The option behind another command, with a blank before it.
-    pub fn option(self) -> &'static str {
-        if self.is_asked { " --recompute" } else { "" }
     }
 }
 
@@ -101,8 +76,11 @@ impl Ways {
         memory_with(run, self.step_bytes(run.program(), true))
     }
 
-    /// [`RecomputeArgs::check_memory`], which also advises `--offload`.
-    fn check_memory(
+    /// Refuses work on a run that takes more memory than the limit. `needed` has the bytes that it takes in one of these ways.
+    ///
+    /// # Errors
+    /// If the work does not fit, with options as advice that are enough.
+    pub fn check_memory(
         self,
         limits: &Limits,
         what: &str,
@@ -167,6 +145,58 @@ impl OffloadArgs {
     }
 }
 
+/// The options that save memory, without a check of results.
+#[derive(clap::Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Engine")]
+pub struct SavingArgs {
+    #[command(flatten)]
+    pub recompute: RecomputeArgs,
+    #[command(flatten)]
+    offload: OffloadArgs,
+}
+
+impl SavingArgs {
+    /// Refuses what would change nothing, and logged jobs whose tensors would have to be computed again.
+    ///
+    /// # Errors
+    /// If an option is not for this engine, or not for this job.
+    pub fn check(&self, engine: &EngineArgs, job: &Job) -> Result<(), Failure> {
+        self.recompute.check(job)?;
+        self.offload.check(engine)
+    }
+
+    /// True if tensors shall lie in a folder.
+    pub fn offloads(&self) -> bool {
+        self.offload.folder.is_some()
+    }
+
+    /// The ways in which the work is done.
+    pub fn ways(&self, engine: &EngineArgs) -> Ways {
+        let is_cpu = engine.engine == EngineKind::Cpu;
+        let outside = is_cpu.then_some(self.offloads());
+        Ways { recomputes: self.recompute.is_asked, outside, holds: !is_cpu }
+    }
+
+    /// The engine with what is asked for.
+    ///
+    /// # Errors
+    /// If the folder of `--offload` takes no file.
+    pub fn around(&self, engine: Box<dyn Engine>) -> Result<Box<dyn Engine>, Failure> {
+        let mut engines = [engine];
+        self.offload.give(&mut engines)?;
+        let [engine] = engines;
+        Ok(self.recompute.around(engine))
+    }
+
+    /// The options as a shell takes them, each with a blank before it.
+    pub fn less_memory(&self) -> String {
+        let recompute = if self.recompute.is_asked { " --recompute" } else { "" };
+        let offload = self.offload.folder.as_deref();
+        let offload = offload.map_or(String::new(), |folder| format!(" --offload {}", shell::path(folder)));
+        recompute.to_string() + &offload
+    }
+}
+
 /// Engines, and the check of their results, if there is one.
 pub type Engines = (Vec<Box<dyn Engine>>, Option<Check>);
 
@@ -174,9 +204,7 @@ pub type Engines = (Vec<Box<dyn Engine>>, Option<Check>);
 #[command(next_help_heading = "Engine")]
 pub struct AroundArgs {
     #[command(flatten)]
-    pub recompute: RecomputeArgs,
-    #[command(flatten)]
-    pub offload: OffloadArgs,
+    pub saving: SavingArgs,
     #[command(flatten)]
     pub check: CheckArgs,
 }
@@ -187,30 +215,13 @@ impl AroundArgs {
     /// # Errors
     /// If the engine to be checked is the scalar reference, or a logged job's tensors would have to be computed again.
     pub fn check(&self, engine: &EngineArgs, job: &Job) -> Result<(), Failure> {
-        self.recompute.check(job)?;
-        self.offload.check(engine)?;
+        self.saving.check(engine, job)?;
         self.check.check(engine)
     }
 
     /// The ways in which the work is done.
     pub fn ways(&self, engine: &EngineArgs) -> Ways {
-        let outside = (engine.engine == EngineKind::Cpu).then_some(self.offload.folder.is_some());
-        Ways { outside, ..self.recompute.ways(engine) }
-    }
-
-    /// Refuses work on a run that takes more memory than the limit. `needed` has the bytes that it takes in one of these ways.
-    ///
-    /// # Errors
-    /// If the work does not fit, with options as advice that are enough.
-    pub fn check_memory(
-        &self,
-        engine: &EngineArgs,
-        limits: &Limits,
-        what: &str,
-        run: &Run,
-        needed: &dyn Fn(Ways) -> u64,
-    ) -> Result<(), Failure> {
-        self.ways(engine).check_memory(limits, what, run, needed)
+        self.saving.ways(engine)
     }
 
     /// [`around_all`](AroundArgs::around_all) of one engine.
@@ -231,28 +242,21 @@ impl AroundArgs {
     /// # Errors
     /// If the folder of `--offload` takes no file.
     pub fn around_all(&self, mut engines: Vec<Box<dyn Engine>>, default: Shares) -> Result<Engines, Failure> {
-        self.offload.give(&mut engines)?;
+        self.saving.offload.give(&mut engines)?;
         let (engines, check) = self.check.around_all(engines, default);
-        let engines = engines.into_iter().map(|engine| self.recompute.around(engine));
+        let engines = engines.into_iter().map(|engine| self.saving.recompute.around(engine));
         Ok((engines.collect(), check))
     }
 
     /// The options that say the same to another process.
     pub fn options(&self) -> Vec<OsString> {
-        let recompute = self.recompute.is_asked.then(|| "--recompute".into());
-        let offload = self.offload.folder.iter().map(|folder| {
+        let recompute = self.saving.recompute.is_asked.then(|| "--recompute".into());
+        let offload = self.saving.offload.folder.iter().map(|folder| {
             let mut option = OsString::from("--offload=");
             option.push(folder);
             option
         });
         let check = self.check.options().into_iter().map(OsString::from);
         recompute.into_iter().chain(offload).chain(check).collect()
-    }
-
-    /// The options that save memory, as a shell takes them, each with a blank before it.
-    pub fn less_memory(&self) -> String {
-        let offload = self.offload.folder.as_deref();
-        let offload = offload.map_or(String::new(), |folder| format!(" --offload {}", shell::path(folder)));
-        self.recompute.option().to_string() + &offload
     }
 }

@@ -2,6 +2,7 @@
 //! Nothing here imports a command, and of views only the printer ([`report`](crate::cli::view::report)).
 
 pub mod around;
+pub mod cache;
 pub mod corrections;
 pub mod decided;
 pub mod device_check;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::reader::Salts;
-use tiebreak_run::run::{Folder, RunError};
+use tiebreak_run::run::{Folder, RunError, Stored};
 
 /// Opens the run in a folder or at an address.
 ///
@@ -15,6 +15,33 @@ pub fn run_at(place: &Path, salts: Salts) -> Result<Run, RunError> {
         true => Run::of_by(tiebreak_remote::open(&place.to_string_lossy())?, salts),
         false => Run::open_by(place, salts),
     }
+}
+
+/// A file that a command line names, by a path or by an address.
+///
+/// # Errors
+/// If this build reads no address of that kind, or the address names no file.
+pub fn file_at(place: &Path) -> Result<Stored, RunError> {
+    if !tiebreak_remote::is_address(place) {
+        return Ok(place.into());
+    }
+    let address = place.to_string_lossy();
+    let (folder, name) = address.rsplit_once('/').unwrap_or_default();
+    let store = tiebreak_remote::open_files(folder)?;
+    if name.is_empty() {
+        return Err(RunError::Refused(format!(
+            "{address}: a file is wanted, and the address ends in a slash"
+        )));
+    }
+    Ok(Stored::new(&store, Path::new(folder), name))
+}
+
+/// [`file_at`] of several files.
+///
+/// # Errors
+/// As [`file_at`].
+pub fn files_at(places: &[PathBuf]) -> Result<Vec<Stored>, RunError> {
+    places.iter().map(|place| file_at(place)).collect()
 }
 
 /// True if somebody names a place of files, and not a file: a folder, or an address.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::args::job::JobArgs;
 use crate::cli::args::limits::Limits;
-use crate::cli::args::place::{is_of_files, with_data};
+use crate::cli::args::place::{file_at, is_of_files, with_data};
 use crate::cli::args::state::released;
 use crate::cli::args::weight_files::{is_released, weight_files};
 use crate::cli::view::report::{Exit, Failure, named};
@@ -146,8 +146,10 @@ impl Subject {
         let files_alone = Drawn::default();
         let released = &program.state()[..program.released()];
         limits.check("the model", state_bytes(released).saturating_mul(2))?;
-        let paths = if of.is_dir() { weight_files(of)?.0 } else { vec![of.to_path_buf()] };
-        let mut model = initial::from_weights(&paths, &job, &program, &files_alone)?;
+        let mut model = match of.is_dir() {
+            true => initial::from_weights(&weight_files(of)?.0, &job, &program, &files_alone)?,
+            false => initial::from_weights(&[file_at(of)?], &job, &program, &files_alone)?,
+        };
         model.truncate(program.released());
         let whose = format!("the weights in {}", of.display());
         let folder = if of.is_dir() { Some(of) } else { of.parent() };

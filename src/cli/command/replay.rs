@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::cli::args::around::{RecomputeArgs, Ways};
+use crate::cli::args::around::{SavingArgs, Ways};
+use crate::cli::args::cache::CacheArgs;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::limits::Limits;
@@ -39,16 +40,20 @@ pub struct Args {
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
-    recompute: RecomputeArgs,
+    saving: SavingArgs,
     #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    cache: CacheArgs,
     #[command(flatten)]
     decided: Decided,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let decided = args.decided;
-    decided.applied(replayed(printer, args))
+    let (decided, cache) = (args.decided, args.cache.clone());
+    let result = replayed(printer, args);
+    cache.say(printer);
+    decided.applied(result)
 }
 
 /// The command that writes the verdict on the step.
@@ -56,7 +61,7 @@ fn audit_command(args: &Args) -> Next {
     let (run, step) = (shell::path(&args.run), args.step);
     Next::new(
         "write the verdict with",
-        format!("tiebreak audit {run} --steps {step}..{step}{}", args.recompute.option()),
+        format!("tiebreak audit {run} --steps {step}..{step}{}", args.saving.less_memory()),
     )
 }
 
@@ -69,15 +74,29 @@ fn planned(args: &Args, run: &Run, from: u32) -> Result<ReplayPlan, Failure> {
         true => memory_with(run, recompute::micro_batch_bytes(run.program(), ways.recomputes)),
         false => ways.replay_memory(run),
     };
-    args.recompute.check_memory(&args.engine, &args.limits, "a replay", run, &needed)?;
-    plan.memory = needed(args.recompute.ways(&args.engine));
+    let ways = args.saving.ways(&args.engine);
+    // A micro-batch takes no --offload.
+    let ways = Ways { outside: ways.outside.filter(|_| args.microbatch.is_none()), ..ways };
+    ways.check_memory(&args.limits, "a replay", run, &needed)?;
+    plan.memory = needed(ways);
     Ok(plan)
+}
+
+/// Refuses options that would save nothing.
+fn check_saving(args: &Args, run: &Run) -> Result<(), Failure> {
+    args.saving.check(&args.engine, run.job())?;
+    if args.microbatch.is_some() && args.saving.offloads() {
+        let why =
+            "--offload is for whole steps: a micro-batch's gradient needs no slots, and waits for no sum";
+        return Err(Failure::new(Exit::Usage, why).help("leave --offload out"));
+    }
+    Ok(())
 }
 
 fn replayed(printer: Printer, args: Args) -> CommandResult {
     let watch = args.limits.watch(printer);
-    let run = args.limits.open_with_data(&args.run, args.data.as_ref())?;
-    args.recompute.check(run.job())?;
+    let run = args.cache.around(args.limits.open_with_data(&args.run, args.data.as_ref())?)?;
+    check_saving(&args, &run)?;
     let working = printer.working("checking the run", None);
     let checked = checks::structure(&run, None)?;
     drop(working);
@@ -97,7 +116,7 @@ fn replayed(printer: Printer, args: Args) -> CommandResult {
     }
     let begin = planned(&args, &run, replay_begins_after(&run, &checked, args.step)?)?;
     watch.planned();
-    let mut engine = args.recompute.around(open_exact(&args.engine)?);
+    let mut engine = args.saving.around(open_exact(&args.engine)?)?;
     let seconds = (args.limits.time().is_some() || worth_estimating(&run, &begin))
         .then(|| estimated_seconds(&run, engine.as_mut(), false, &checked, &begin))
         .transpose()?;

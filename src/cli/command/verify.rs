@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
+use crate::cli::args::cache::CacheArgs;
 use crate::cli::args::corrections;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::expect::Expectations;
@@ -46,12 +47,16 @@ pub struct Args {
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
+    cache: CacheArgs,
+    #[command(flatten)]
     decided: Decided,
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let decided = args.decided;
-    decided.applied(verified(printer, args))
+    let (decided, cache) = (args.decided, args.cache.clone());
+    let result = verified(printer, args);
+    cache.say(printer);
+    decided.applied(result)
 }
 
 /// The command that replays the run.
@@ -131,7 +136,7 @@ fn outcome(
 fn verified(printer: Printer, args: Args) -> CommandResult {
     let public = args.trainer_key.as_deref().map(key::read_public).transpose()?;
     let _watch = args.limits.watch(printer);
-    let run = args.salts.open(&args.limits, &args.run)?;
+    let run = args.cache.around(args.salts.open(&args.limits, &args.run)?)?;
     let expected = args.expect.check(&run)?;
     let (mut checked, beside) = looked_at(printer, &run, public.as_ref())?;
     expected.note(&mut checked);

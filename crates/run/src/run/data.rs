@@ -8,6 +8,7 @@ use tiebreak_token_files::Looking;
 
 use super::error::RunError;
 use super::job_files::{self, JobFiles};
+use super::store::Promise;
 use super::stored::Stored;
 use super::{disk, foreign};
 use tiebreak_contract::program::models::BatchTensor;
@@ -85,6 +86,8 @@ impl Seek for Unpacking {
     }
 }
 
+impl Source for Unpacking {}
+
 pub(super) fn is_packed(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "gz")
 }
@@ -157,6 +160,12 @@ pub fn kept_manifest(file: &Stored) -> Result<(FileManifest, GroupTree), RunErro
     GroupTree::of(&mut file.open()?).map_err(RunError::io(file.path()))
 }
 
+/// A data file that is held to its manifest.
+#[doc(hidden)] // for audits alone
+pub fn promised(file: &Stored, manifest: &FileManifest) -> Stored {
+    file.clone().promised(Promise { kind: "data", digest: manifest.root })
+}
+
 /// A file whose ranges are checked against its manifest as they are read, by the tree in `tree`.
 ///
 /// # Errors
@@ -166,7 +175,7 @@ pub(crate) fn checked_file(
     tree: &Stored,
     manifest: &FileManifest,
 ) -> Result<DataFile, RunError> {
-    let source = Box::new(file.open()?);
+    let source = Box::new(promised(file, manifest).open()?);
     let groups = group_tree(tree, manifest)?;
     Ok(DataFile::new(file.path().to_path_buf(), manifest.clone(), groups, source))
 }
@@ -196,8 +205,11 @@ pub(super) fn hidden_manifest(file: &Stored, salts: &FileSalts) -> Result<FileMa
 /// # Errors
 /// If it cannot be read, or is not of this manifest.
 pub(crate) fn group_tree(file: &Stored, manifest: &FileManifest) -> Result<GroupTree, RunError> {
-    let bytes = file.read(GroupTree::bytes(manifest))?;
-    GroupTree::decode(&bytes, manifest).map_err(|why| RunError::malformed(file.path(), why))
+    let promise = Promise { kind: "tree", digest: manifest.root };
+    file.clone().promised(promise).settled(|file| {
+        let bytes = file.read(GroupTree::bytes(manifest))?;
+        GroupTree::decode(&bytes, manifest).map_err(|why| RunError::malformed(file.path(), why))
+    })
 }
 
 /// The data that a job names, before there is a run.

@@ -11,7 +11,7 @@ use super::limits::machine_memory;
 use super::paths::RunPaths;
 use super::reader::{self, Salts};
 pub use super::run_file::RunFile;
-use super::store::{Held, Store};
+use super::store::{Held, Promise, Store};
 use super::stored::Stored;
 use super::{data, gradients, names};
 use tiebreak_contract::program::encoding::PROGRAM_MAX;
@@ -257,6 +257,33 @@ impl Run {
     /// The file of this name, which is one of [`names`].
     pub fn at(&self, name: impl Into<String>) -> Stored {
         Stored::new(&self.store, &self.layout.root, name)
+    }
+
+    /// The file of this name, whose reader holds the bytes to this digest ([`Stored::settled`]). The bytes of a run that hides are for no
+    /// cache.
+    #[doc(hidden)] // for audits alone
+    pub fn promised(&self, name: String, kind: &'static str, digest: Digest) -> Stored {
+        match &self.file.salts {
+            Some(_) => self.at(name),
+            None => self.at(name).promised(Promise { kind, digest }),
+        }
+    }
+
+    /// The run, read through other stores that have the same files: its own store, and those of its data files.
+    #[doc(hidden)] // the command's alone
+    pub fn through(mut self, around: impl Fn(Arc<dyn Store>) -> Arc<dyn Store>) -> Run {
+        self.store = around(self.store);
+        for from in &mut self.data_from {
+            from.store = around(from.store.clone());
+        }
+        self
+    }
+
+    /// True if the run and its data files lie in folders on this machine's disk.
+    #[doc(hidden)] // the command's alone
+    pub fn is_on_disk(&self) -> bool {
+        let others = self.data_from.iter().map(|from| &from.store);
+        others.chain([&self.store]).all(|store| store.folder().is_some())
     }
 
     /// Refuses a conclusion about files that the store neither gave nor called absent: nothing is known of them.

@@ -152,6 +152,31 @@ impl Disk {
     }
 }
 
+/// Replaces a file that several processes may write at once, and that nobody misses: readers find one of the contents, whole. Nothing
+/// waits for the disk, so a crash may lose the file or damage it.
+///
+/// # Errors
+/// If the system refuses.
+///
+/// # Panics
+/// If `path` has no file name.
+#[doc(hidden)] // for caches alone
+pub fn replace_shared(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    static WRITTEN: AtomicU64 = AtomicU64::new(0);
+    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let name = path.file_name().expect("a file in a cache has a name").to_string_lossy();
+    let temporary = path.with_file_name(format!(".{name}.{}-{number}.partial", std::process::id()));
+    // A process of the same number may have left one, here or on another machine. A link is no file to write to.
+    let _ = fs::remove_file(&temporary);
+    let written = File::create_new(&temporary)
+        .and_then(|mut file| file.write_all(bytes))
+        .and_then(|()| fs::rename(&temporary, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
 /// Checks that what a path names may be replaced: nothing, or a plain file that is no private key. A rename would put a file in the place
 /// of a device, a pipe or a link.
 fn replaceable(path: &Path) -> io::Result<()> {

@@ -12,6 +12,7 @@ use tiebreak_contract::program::init;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_job::initial::InitialOrigin;
 use tiebreak_record::commit::digest::Digest;
+use tiebreak_record::commit::record::Record;
 use tiebreak_record::commit::tensor;
 
 /// For each tensor of the state, true if the checkpoint after a step may leave it out, since checkpoint 0 has it: a frozen parameter
@@ -22,6 +23,24 @@ fn left_out(run: &Run, step: u32) -> Vec<bool> {
         kept.fill(false);
     }
     kept
+}
+
+/// The file of the checkpoint after a step, which is held to the step's record.
+fn file(run: &Run, records: &[Record], step: u32) -> Stored {
+    let name = names::checkpoint(step);
+    match records.get(step as usize) {
+        Some(record) => run.promised(name, "state", record.state()),
+        None => run.at(name),
+    }
+}
+
+/// Says that the state after a step is not the one of its record. True if another read may give another: the bytes of one of its files
+/// were a cache's.
+pub(super) fn doubt(run: &Run, records: &[Record], step: u32) -> bool {
+    // Both at once, so that a second read needs no third.
+    let first = left_out(run, step.max(1)).contains(&true).then_some(0);
+    let doubted = [step].into_iter().chain(first).filter(|&step| file(run, records, step).doubt());
+    doubted.count() > 0
 }
 
 /// The files of a checkpoint: its own, and checkpoint 0 if that one has the frozen parameters.
@@ -36,13 +55,13 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// The files of the checkpoint after a step.
+    /// The files of the checkpoint after a step. Callers hold the state to the step's record, if `records` has it.
     ///
     /// # Errors
     /// If its own file cannot be read, or holds other tensors.
-    pub fn of(run: &Run, step: u32) -> Result<Files, RunError> {
+    pub fn of(run: &Run, records: &[Record], step: u32) -> Result<Files, RunError> {
         let (table, mut left_out) = (run.program().state(), left_out(run, step));
-        let [own, first] = [step, 0].map(|step| run.at(names::checkpoint(step)));
+        let [own, first] = [step, 0].map(|step| file(run, records, step));
         let ranges = match left_out.contains(&true) {
             false => checkpoint::layout_of(&own, &table)?,
             true => {
@@ -98,7 +117,7 @@ impl Files {
 ///
 /// # Errors
 /// If checkpoint 0 is needed, and cannot be read, or holds other tensors.
-pub(super) fn kept(run: &Run) -> Result<Vec<Option<Digest>>, RunError> {
+pub(super) fn kept(run: &Run, records: &[Record]) -> Result<Vec<Option<Digest>>, RunError> {
     let (kept, program) = (run.program().kept(), run.program());
     let mut digests = vec![None; kept.len()];
     let indices: Vec<usize> = (0..kept.len()).filter(|&index| kept[index]).collect();
@@ -115,7 +134,7 @@ pub(super) fn kept(run: &Run) -> Result<Vec<Option<Digest>>, RunError> {
         }
         return Ok(digests);
     }
-    let (file, table) = (run.at(names::checkpoint(0)), program.state());
+    let (file, table) = (file(run, records, 0), program.state());
     let layout = checkpoint::layout_of(&file, &table)?;
     let places: Vec<Place> = indices.iter().map(|&index| (&file, layout[index].clone())).collect();
     let frozen: Vec<StateTensor> = indices.iter().map(|&index| table[index].clone()).collect();
@@ -136,7 +155,7 @@ fn trained(table: &[StateTensor], left_out: &[bool]) -> Vec<StateTensor> {
 /// # Errors
 /// If the checkpoint cannot be read, or is malformed.
 pub fn read(run: &Run, step: u32) -> Result<Vec<Vec<u8>>, RunError> {
-    checkpoint::read_at(&Files::of(run, step)?.places()?)
+    checkpoint::read_at(&Files::of(run, &[], step)?.places()?)
 }
 
 /// Writes the checkpoint after a step: `visit` shows each tensor's canonical bytes, in order. The frozen parameters that checkpoint 0

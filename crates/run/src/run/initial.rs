@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::dir::Run;
 use super::error::RunError;
 use super::job_files::JobFiles;
+use super::stored::Stored;
 use super::weights::WeightFiles;
 use super::{checkpoint, data, frozen, names, transcript};
 use tiebreak_contract::arith::words::bytes_of;
@@ -12,6 +13,7 @@ use tiebreak_contract::program::init;
 use tiebreak_contract::program::step::{Program, StateTensor};
 use tiebreak_job::Job;
 use tiebreak_job::initial::{Drawn, EarlierRun, InitialOrigin, weights_layout};
+use tiebreak_job::manifest::FileManifest;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PublicKey;
 use tiebreak_record::commit::merkle;
@@ -55,13 +57,16 @@ pub fn of_job(
 /// # Errors
 /// If a file cannot be read, a tensor is there twice, has another shape, is missing, or is none of the program's. A buffer whose
 /// initial values are random must be there, as a parameter must.
-pub fn from_weights(
-    paths: &[PathBuf],
+pub fn from_weights<'a, F>(
+    files: &'a [F],
     job: &Job,
     program: &Program,
     drawn: &Drawn,
-) -> Result<Vec<Vec<u8>>, RunError> {
-    WeightFiles::open(paths)?.state(program, &weights_layout(job, program), drawn)
+) -> Result<Vec<Vec<u8>>, RunError>
+where
+    Stored: From<&'a F>,
+{
+    WeightFiles::open(files)?.state(program, &weights_layout(job, program), drawn)
 }
 
 /// The final state of a finished run, and the proof that it is the final state.
@@ -165,52 +170,95 @@ fn is_slot(name: &str) -> bool {
     !name.starts_with("param/") && !name.starts_with("buffer/")
 }
 
-/// The digest of the initial state that the weights of a run give, after checking that the paths hold the files that the run
-/// names, in order.
+/// The digest of the initial state that the weights of a run give, after checking that these are the files that the run names, in
+/// order.
 ///
 /// # Errors
-/// If the run does not begin from weights, or the paths hold other files.
-pub fn of_weights(run: &Run, paths: &[PathBuf]) -> Result<Digest, RunError> {
-    of_weights_watched(run, paths, &mut |_, _| {})
+/// If the run does not begin from weights, or the files are others.
+pub fn of_weights<'a, F>(run: &Run, files: &'a [F]) -> Result<Digest, RunError>
+where
+    Stored: From<&'a F>,
+{
+    of_weights_watched(run, files, &mut |_, _| {})
 }
 
-/// The digest of the initial state that the weights of a run give, after checking that the paths hold the files that the run
-/// names, in order. `watch`: bytes of the files that were read, and their total; the files are read twice.
+/// The digest of the initial state that the weights of a run give, after checking that these are the files that the run names, in
+/// order. `watch`: bytes of the files that were read, and their total; the files are read twice.
 ///
 /// # Errors
 /// As [`of_weights`].
-pub fn of_weights_watched(
+pub fn of_weights_watched<'a, F>(
     run: &Run,
-    paths: &[PathBuf],
+    files: &'a [F],
     watch: &mut dyn FnMut(u64, u64),
-) -> Result<Digest, RunError> {
+) -> Result<Digest, RunError>
+where
+    Stored: From<&'a F>,
+{
+    of_named(run, &named_weights(run, files, watch)?)
+}
+
+/// The files of weights that a run names, in order, held to what the run says of them. A server that gives other bytes later is found.
+///
+/// # Errors
+/// As [`of_weights`].
+#[doc(hidden)] // for audits alone
+pub fn named_weights<'a, F>(
+    run: &Run,
+    files: &'a [F],
+    watch: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<Stored>, RunError>
+where
+    Stored: From<&'a F>,
+{
     run.opened()?;
-    let InitialOrigin::Weights { files } = &run.file.origin else {
+    let InitialOrigin::Weights { files: named } = &run.file.origin else {
         let (place, source) = (run.layout.root.display(), run.file.origin.source());
         let why = format!("{place} does not begin from weights, but from {source}");
         return Err(RunError::Refused(why));
     };
-    if files.len() != paths.len() {
-        let why = format!("the run begins from {} files of weights, {} are given", files.len(), paths.len());
+    if named.len() != files.len() {
+        let why = format!("the run begins from {} files of weights, {} are given", named.len(), files.len());
         return Err(RunError::Refused(why));
     }
-    let length = files.iter().map(|file| file.bytes).fold(0, u64::saturating_add);
+    let length = named.iter().map(|file| file.bytes).fold(0, u64::saturating_add);
     let (mut done, all) = (0u64, length.saturating_mul(2));
-    for (manifest, path) in files.iter().zip(paths) {
-        let found = data::manifest(path)?.0;
-        if found != *manifest {
-            let roots = found.root.not(&manifest.root);
-            let why = format!(
-                "it is not the file of weights that the run names: {} bytes, not {}, with BLAKE3 {roots}",
-                found.bytes, manifest.bytes
-            );
-            return Err(RunError::invalid(path, why));
-        }
+    let mut held = Vec::new();
+    for (manifest, file) in named.iter().zip(files.iter().map(Stored::from)) {
+        held.push(held_to(file, manifest)?);
         done = done.saturating_add(manifest.bytes);
         watch(done, all);
     }
+    Ok(held)
+}
+
+/// The file, if it is the one of this manifest. Each later read of it is held to the bytes of the first one.
+fn held_to(file: Stored, manifest: &FileManifest) -> Result<Stored, RunError> {
+    // No more is read of a file with another length.
+    let length = file.length()?;
+    let read = (length == manifest.bytes).then(|| data::kept_manifest(&file)).transpose()?;
+    let roots = match read {
+        // Files here are believed to stay as they are.
+        Some((found, _)) if found == *manifest && file.on_disk().is_some() => return Ok(file),
+        Some((found, tree)) if found == *manifest => return Ok(file.held_to(tree)),
+        Some((found, _)) => found.root.not(&manifest.root),
+        None => "of another length".to_string(),
+    };
+    let due = manifest.bytes;
+    let why = format!(
+        "it is not the file of weights that the run names: {length} bytes, not {due}, with BLAKE3 {roots}"
+    );
+    Err(RunError::invalid(file.path(), why))
+}
+
+/// The digest of the initial state that a run's files of weights give.
+///
+/// # Errors
+/// If a file cannot be read, or does not hold the program's parameters.
+#[doc(hidden)] // for audits alone
+pub fn of_named(run: &Run, files: &[Stored]) -> Result<Digest, RunError> {
     let (table, drawn) = (run.program().state(), Drawn::of(run.job(), run.key()));
-    let state = from_weights(paths, run.job(), run.program(), &drawn)?;
+    let state = from_weights(files, run.job(), run.program(), &drawn)?;
     Ok(run.computation.state_digest(0, &table, &tensor_digests(&table, &state)))
 }
 

@@ -57,5 +57,7 @@ pub use job_files::JobFiles;
 #[doc(hidden)] // the command's alone
 pub use listing::is_run_file;
 pub use memory::Memory;
+#[doc(hidden)] // for the layers above
+pub use store::Promise;
 pub use store::{Contents, Held, Store, not_plain};
 pub use stored::{Reading, Stored};

@@ -35,7 +35,7 @@ pub fn open(run: &Run, step: Option<u32>) -> Result<(u32, WeightFiles, Vec<State
         return Err(RunError::Refused(why));
     };
     let mut files = WeightFiles::open(std::slice::from_ref(&file))?;
-    if steps.contains(&step) && frozen::Files::of(run, step)?.are_two() {
+    if steps.contains(&step) && frozen::Files::of(run, &[], step)?.are_two() {
         files = files.over(&run.at(names::checkpoint(0)))?;
     }
     let digests = files.digests(&table)?;
@@ -50,7 +50,7 @@ pub fn open(run: &Run, step: Option<u32>) -> Result<(u32, WeightFiles, Vec<State
         return Err(RunError::invalid(file.path(), why));
     }
     if step > 0 {
-        states::check_frozen(run, step, &digests, &frozen::kept(run)?)?;
+        states::check_frozen(run, step, &digests, &frozen::kept(run, &[])?)?;
     }
     Ok((step, files, table))
 }

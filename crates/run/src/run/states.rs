@@ -1,6 +1,6 @@
 //! Reads training states that a run's records commit.
 
-use std::cell::OnceCell;
+use std::cell::RefCell;
 use std::path::Path;
 
 use super::dir::Run;
@@ -32,18 +32,38 @@ pub fn after(run: &Run, records: &[Record], step: u32) -> Result<State, RunError
         check(run, records, 0, &state)?;
         return Ok(state);
     }
-    let files = Files::of(run, step)?;
-    let state = checkpoint::read_at(&files.places()?)?;
-    let digests = tensor_digests(&files.table, &state);
-    check_digests(run, records, step, &digests)?;
-    if !files.are_two() {
-        check_frozen(run, step, &digests, &frozen::kept(run)?)?;
+    settled(run, records, step, || {
+        let files = Files::of(run, records, step)?;
+        let state = checkpoint::read_at(&files.places()?)?;
+        let digests = tensor_digests(&files.table, &state);
+        check_digests(run, records, step, &digests)?;
+        if !files.are_two() {
+            check_frozen(run, step, &digests, &frozen::kept(run, records)?)?;
+        }
+        Ok(state)
+    })
+}
+
+/// Reads the state after a step by `read`, which checks it, and once more if the first read failed by bytes that nobody vouches for: a
+/// cache's are no fault of the run's.
+///
+/// # Errors
+/// As `read`.
+#[doc(hidden)] // for the layers above
+pub fn settled<T, E>(
+    run: &Run,
+    records: &[Record],
+    step: u32,
+    mut read: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    match read() {
+        Err(_) if frozen::doubt(run, records, step) => read(),
+        found => found,
     }
-    Ok(state)
 }
 
 /// Passes the tensors of the state after a step to `each`, with their indices, in order and one at a time: a large state need not be
-/// in memory as a whole. Nobody vouches for what `each` saw until the function returns.
+/// in memory as a whole. Nobody vouches for what `each` saw until the function returns. Callers pass it through [`settled`].
 ///
 /// # Errors
 /// As [`after`]; also if `each` fails.
@@ -66,11 +86,11 @@ pub fn visit<E: From<RunError>>(
         }
         return Ok(check_digests(run, records, step, &digests)?);
     }
-    let files = Files::of(run, step)?;
+    let files = Files::of(run, records, step)?;
     checkpoint::each(&files.places()?, |index, bytes| pass(index, &bytes))?;
     check_digests(run, records, step, &digests)?;
     if step > 0 && !files.are_two() {
-        check_frozen(run, step, &digests, &frozen::kept(run)?)?;
+        check_frozen(run, step, &digests, &frozen::kept(run, records)?)?;
     }
     Ok(())
 }
@@ -87,22 +107,20 @@ pub fn check(run: &Run, records: &[Record], step: u32, state: &[Vec<u8>]) -> Res
 /// share are read once.
 pub struct Checkpoints<'a> {
     run: &'a Run,
-    kept: OnceCell<Vec<Option<Digest>>>,
+    kept: RefCell<Option<Vec<Option<Digest>>>>,
 }
 
 impl<'a> Checkpoints<'a> {
     /// The checkpoints of a run. Nothing is read yet.
     pub fn of(run: &'a Run) -> Checkpoints<'a> {
-        Checkpoints { run, kept: OnceCell::new() }
+        Checkpoints { run, kept: RefCell::default() }
     }
 
-    fn kept(&self) -> Result<&[Option<Digest>], RunError> {
-        match self.kept.get() {
+    fn kept(&self, records: &[Record]) -> Result<Vec<Option<Digest>>, RunError> {
+        // Taken out: a check that fails leaves none for its second read.
+        match self.kept.take() {
             Some(kept) => Ok(kept),
-            None => {
-                let kept = frozen::kept(self.run)?;
-                Ok(self.kept.get_or_init(|| kept))
-            }
+            None => frozen::kept(self.run, records),
         }
     }
 
@@ -112,11 +130,15 @@ impl<'a> Checkpoints<'a> {
     /// If the checkpoint cannot be read, is malformed, is not the state that the step's record commits, or has other frozen parameters
     /// than the initial state.
     pub fn check(&self, records: &[Record], step: u32) -> Result<(), RunError> {
-        let files = Files::of(self.run, step)?;
-        let kept = self.kept()?;
-        let digests = files.digests(kept)?;
-        check_digests(self.run, records, step, &digests)?;
-        check_frozen(self.run, step, &digests, kept)
+        settled(self.run, records, step, || {
+            let files = Files::of(self.run, records, step)?;
+            let kept = self.kept(records)?;
+            let digests = files.digests(&kept)?;
+            check_digests(self.run, records, step, &digests)?;
+            check_frozen(self.run, step, &digests, &kept)?;
+            self.kept.replace(Some(kept));
+            Ok(())
+        })
     }
 }
 

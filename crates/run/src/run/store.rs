@@ -5,9 +5,20 @@ use std::ops::Range;
 use std::path::Path;
 
 use tiebreak_record::commit::Malformed;
+use tiebreak_record::commit::digest::Digest;
 
 /// Writes a file's contents, piece by piece.
 pub type Contents<'a> = dyn FnMut(&mut dyn Write) -> io::Result<()> + 'a;
+
+/// The promise that a reader holds a file's bytes to, by the kind of the file and a digest in the run.
+#[doc(hidden)] // for the layers above
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Promise {
+    /// The kind of the file: files of different kinds may be held to one digest.
+    pub kind: &'static str,
+    /// The digest that decides which bytes are right.
+    pub digest: Digest,
+}
 
 /// The right to write to a run; dropping it, or the end of the process, releases it.
 pub trait Held: Send {}
@@ -33,6 +44,23 @@ pub trait Store: Send + Sync {
     /// # Errors
     /// If there is no such file, it is no plain one, or cannot be read.
     fn read(&self, name: &str, range: Range<u64>) -> io::Result<Vec<u8>>;
+
+    /// [`Store::read`] for a caller who holds the bytes to a promise, and asks [`Store::doubt`] if they break it. A store may give bytes
+    /// that nobody vouches for, such as those of a cache.
+    ///
+    /// # Errors
+    /// As [`Store::read`].
+    #[doc(hidden)] // for the layers above
+    fn read_promised(&self, name: &str, range: Range<u64>, _promise: &Promise) -> io::Result<Vec<u8>> {
+        self.read(name, range)
+    }
+
+    /// Says that bytes broke their promise. True if another read may give others: the store gave some that nobody vouches for, and gives
+    /// no more of them.
+    #[doc(hidden)] // for the layers above
+    fn doubt(&self, _promise: &Promise) -> bool {
+        false
+    }
 
     /// The entries directly below a folder (`""` for the run): names without the folder's, in no order. Names of folders end in a
     /// slash.

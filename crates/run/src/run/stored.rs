@@ -8,7 +8,8 @@ use std::sync::Arc;
 use super::disk::not_text;
 use super::error::RunError;
 use super::folder::Folder;
-use super::store::Store;
+use super::store::{Promise, Store};
+use tiebreak_job::manifest::{GroupTree, Source};
 use tiebreak_record::commit::Malformed;
 
 /// The least number of bytes that are read at once.
@@ -24,13 +25,45 @@ pub struct Stored {
     store: Arc<dyn Store>,
     name: String,
     path: PathBuf,
+    promise: Option<Promise>,
+    /// The tree that each range is held to as it is read.
+    tree: Option<Arc<GroupTree>>,
 }
 
 impl Stored {
     /// The file of this name; errors call the store `place`.
     pub fn new(store: &Arc<dyn Store>, place: &Path, name: impl Into<String>) -> Stored {
         let name = name.into();
-        Stored { store: store.clone(), path: place.join(&name), name }
+        Stored { store: store.clone(), path: place.join(&name), name, promise: None, tree: None }
+    }
+
+    /// The file, whose reader holds the bytes to a promise: inside of [`Stored::settled`], or else with a [`Stored::doubt`] where they
+    /// break it.
+    pub(crate) fn promised(self, promise: Promise) -> Stored {
+        Stored { promise: Some(promise), ..self }
+    }
+
+    /// The file, each range of which is held to this tree as it is read.
+    pub(crate) fn held_to(self, tree: GroupTree) -> Stored {
+        Stored { tree: Some(Arc::new(tree)), ..self }
+    }
+
+    /// Says that the file's bytes broke their promise. True if another read may give others.
+    pub(crate) fn doubt(&self) -> bool {
+        self.promise.is_some_and(|promise| self.store.doubt(&promise))
+    }
+
+    /// Checks the file, and checks it once more if the first check failed by bytes that nobody vouches for: a cache's are no fault of
+    /// the run's.
+    ///
+    /// # Errors
+    /// As `check`.
+    #[doc(hidden)] // for audits alone
+    pub fn settled<T, E>(&self, mut check: impl FnMut(&Stored) -> Result<T, E>) -> Result<T, E> {
+        match check(self) {
+            Err(_) if self.doubt() => check(self),
+            found => found,
+        }
     }
 
     /// The file's name in errors: the store's place, then the name.
@@ -106,7 +139,25 @@ impl Stored {
 
     /// Reads a range, and refuses an answer of any other length.
     fn range(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
-        let bytes = self.store.read(&self.name, range.clone())?;
+        let Some(tree) = &self.tree else { return self.plain_range(range) };
+        let first = range.start / GroupTree::GROUP;
+        let groups = first * GroupTree::GROUP
+            ..range.end.next_multiple_of(GroupTree::GROUP).min(self.store.length(&self.name)?.max(range.end));
+        let bytes = self.plain_range(groups.clone())?;
+        if !tree.holds(first as usize, &bytes) {
+            let why = format!("bytes {} to {} are others than before", groups.start, groups.end);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, Malformed::invalid("file", why)));
+        }
+        let start = (range.start - groups.start) as usize;
+        Ok(bytes[start..start + (range.end - range.start) as usize].to_vec())
+    }
+
+    /// [`Stored::range`] of bytes that no tree checks.
+    fn plain_range(&self, range: Range<u64>) -> io::Result<Vec<u8>> {
+        let bytes = match &self.promise {
+            None => self.store.read(&self.name, range.clone())?,
+            Some(promise) => self.store.read_promised(&self.name, range.clone(), promise)?,
+        };
         let (found, wanted) = (bytes.len() as u64, range.end - range.start);
         let wrong = |kind| {
             let why = format!("bytes {} to {} were asked for, {found} came", range.start, range.end);
@@ -202,7 +253,7 @@ impl From<&Path> for Stored {
     fn from(path: &Path) -> Stored {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let folder = path.parent().unwrap_or(Path::new(""));
-        Stored { store: Folder::at(folder), name, path: path.to_path_buf() }
+        Stored { store: Folder::at(folder), name, path: path.to_path_buf(), promise: None, tree: None }
     }
 }
 
@@ -258,6 +309,13 @@ impl Read for Reading {
         buffer[..len].copy_from_slice(&piece[..len]);
         self.at += len as u64;
         Ok(len)
+    }
+}
+
+impl Source for Reading {
+    fn doubt(&mut self) -> bool {
+        self.piece = Vec::new();
+        self.file.doubt()
     }
 }
 

@@ -4,7 +4,9 @@ use std::time::Instant;
 
 use super::collective::{Collective, MessageKind};
 use super::plan::ShardPlan;
-use super::protocol::{END, NO_CHECK, READY_BYTES, SLOT, step_message, tell_waiting};
+use super::protocol::{
+    END, NO_CHECK, READY_BYTES, SLOT, go_on, step_message, tell_waiting, tell_waiting_rank,
+};
 use super::reduce::Adder;
 use super::share::{Contents, Division, SIGN_OF_LIFE, Share, Work, compute, merge};
 use super::slots::SlotPlan;
@@ -78,7 +80,7 @@ impl<'a> Lead<'a> {
     pub fn dividing_slots(self, run: &Run) -> Result<Lead<'a>, RankError> {
         let slots = SlotPlan::new(run.program(), self.division.plan.ranks())?;
         let contents = self.contents.divided(&self.division.plan, &slots);
-        let division = Division { slots: Some(slots), ..self.division };
+        let division = self.division.dividing(slots);
         Ok(Lead { contents, division, ..self })
     }
 
@@ -107,20 +109,36 @@ impl<'a> Lead<'a> {
         e.bytes(run.program_file.as_deref().unwrap_or_default());
         e.u32(self.division.slots.is_some().into());
         self.tell(MessageKind::Welcome, &e.0)?;
-        if let Some(slots) = &self.division.slots {
-            session.hold(slots.share(0).clone())?;
-        }
-        Ok(())
+        Ok(self.division.hold(session, 0)?)
     }
 
     /// Passes a tensor of the state on to the ranks that hold it.
     pub(crate) fn loading(&mut self, place: usize, bytes: &[u8]) -> Result<(), TrainError> {
-        let Some(rank) = self.division.holder(place) else { return self.tell(MessageKind::State, bytes) };
+        let Some(rank) = self.division.holder(place) else {
+            self.told = Instant::now();
+            return self.tell(MessageKind::State, bytes);
+        };
         self.digests.push(tensor::digest(&self.table[place].ty(), bytes));
-        match rank {
-            0 => Ok(()),
-            _ => self.collective.send(rank, MessageKind::State, bytes),
+        if rank != 0 {
+            self.collective.send(rank, MessageKind::State, bytes)?;
         }
+        self.still_loading(place)
+    }
+
+    /// Tells ranks that wait while others get their slots, at intervals, that this rank is still alive: those that wait for a slot by a
+    /// tensor without bytes, those that have all by a step that is none yet. `place` was passed on last.
+    fn still_loading(&mut self, place: usize) -> Result<(), TrainError> {
+        let Some(slots) = self.division.slots.as_ref().filter(|_| self.told.elapsed() >= SIGN_OF_LIFE) else {
+            return Ok(());
+        };
+        self.told = Instant::now();
+        for rank in 1..self.collective.ranks() {
+            match slots.has_more(rank, place) {
+                true => self.collective.send(rank, MessageKind::State, &[])?,
+                false => tell_waiting_rank(self.collective, rank)?,
+            }
+        }
+        Ok(())
     }
 
     /// Begins when all ranks have the state that was passed on. Returns its tensors' digests.
@@ -149,6 +167,9 @@ impl<'a> Lead<'a> {
                 let step = 0;
                 return Err(RankError::Diverged { step, ranks: vec![rank], outvoted: false }.into());
             }
+        }
+        if self.division.slots.is_some() {
+            go_on(self.collective)?;
         }
         self.collective.connect(session.engine_mut())?;
         Ok(self.digests.clone())

@@ -6,7 +6,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
 
 use super::collective::{MessageKind, Transport};
 use super::protocol::REASON_MAX;
@@ -14,12 +15,14 @@ use crate::error::RankError;
 use tiebreak_record::commit::Malformed;
 
 /// The protocol's version: ranks with different versions do not work together.
-pub(crate) const VERSION: u32 = 5;
+pub(crate) const VERSION: u32 = 6;
 const MAGIC: &[u8; 16] = b"tiebreak ranks\r\n";
 const PREAMBLE_BYTES: usize = 56;
 const HEADER_BYTES: usize = 9;
 /// The number of bytes that are hashed and written, or read and hashed, at once.
 const BLOCK_BYTES: usize = 1 << 20;
+/// The time after which a sender that waits for its peer looks if it is to stop.
+const LOOK_UP: Duration = Duration::from_millis(100);
 
 /// A rank's configuration.
 #[derive(Clone)]
@@ -205,10 +208,47 @@ fn frame(key: &[u8; 32], number: u64, header: &[u8; HEADER_BYTES]) -> blake3::Ha
 
 impl Outgoing {
     pub fn send(&mut self, kind: MessageKind, bytes: &[u8]) -> Result<(), RankError> {
-        self.write(kind, bytes).map_err(|error| broken(self.peer, self.timeout, error))
+        self.write(kind, bytes, None).map_err(|error| broken(self.peer, self.timeout, error))
     }
 
-    fn write(&mut self, kind: MessageKind, bytes: &[u8]) -> io::Result<()> {
+    /// Sends messages, until another thread says to stop: a peer that does not read holds nobody longer than that.
+    pub fn send_all(
+        &mut self,
+        kind: MessageKind,
+        messages: &[&[u8]],
+        stop: &AtomicBool,
+    ) -> Result<(), RankError> {
+        let mut sent = self.stream.set_write_timeout(Some(LOOK_UP));
+        for message in messages {
+            sent = sent.and_then(|()| self.write(kind, message, Some(stop)));
+        }
+        let sent = sent.and_then(|()| self.stream.set_write_timeout(Some(self.timeout)));
+        sent.map_err(|error| broken(self.peer, self.timeout, error))
+    }
+
+    /// Writes bytes; if others may say to stop, in pieces between which this side looks up.
+    fn write_bytes(&mut self, mut bytes: &[u8], stop: Option<&AtomicBool>) -> io::Result<()> {
+        let Some(stop) = stop else { return self.stream.write_all(bytes) };
+        let mut moved = Instant::now();
+        while !bytes.is_empty() {
+            match self.stream.write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => (bytes, moved) = (&bytes[count..], Instant::now()),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                        if stop.load(Relaxed) || moved.elapsed() >= self.timeout {
+                            return Err(error);
+                        }
+                    }
+                    _ => return Err(error),
+                },
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, kind: MessageKind, bytes: &[u8], stop: Option<&AtomicBool>) -> io::Result<()> {
         if self.torn {
             return Err(io::ErrorKind::BrokenPipe.into());
         }
@@ -216,12 +256,12 @@ impl Outgoing {
         let mut header = [kind as u8; HEADER_BYTES];
         header[1..].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
         let mut hasher = frame(&self.key, self.sent, &header);
-        self.stream.write_all(&header)?;
+        self.write_bytes(&header, stop)?;
         for block in bytes.chunks(BLOCK_BYTES) {
             hasher.update(block);
-            self.stream.write_all(block)?;
+            self.write_bytes(block, stop)?;
         }
-        self.stream.write_all(hasher.finalize().as_bytes())?;
+        self.write_bytes(hasher.finalize().as_bytes(), stop)?;
         self.sent += 1;
         self.torn = false;
         Ok(())

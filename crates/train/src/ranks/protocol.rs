@@ -10,7 +10,7 @@ pub(super) const END: u32 = 0;
 pub(super) const WAIT: u32 = u32::MAX;
 /// The step number that asks for a slot: its place in the state is where a step has the micro-batch to check.
 pub(super) const SLOT: u32 = u32::MAX - 1;
-/// The step number that means "go on": rank 0 has searched what it searches, and new parameters may move.
+/// The step number that means "go on": all ranks have their state, or rank 0 has searched what it searches and new parameters may move.
 const GO: u32 = u32::MAX - 2;
 /// The micro-batch number that means "no check".
 pub(super) const NO_CHECK: u32 = u32::MAX;
@@ -28,8 +28,12 @@ pub(super) fn step_message(step: u32, check: u32) -> [u8; 8] {
 
 /// Tells ranks that wait for the next step that rank 0 is still alive.
 pub(super) fn tell_waiting(collective: &mut dyn Collective) -> Result<(), TrainError> {
-    (1..collective.ranks())
-        .try_for_each(|rank| collective.send(rank, MessageKind::Step, &step_message(WAIT, NO_CHECK)))
+    (1..collective.ranks()).try_for_each(|rank| tell_waiting_rank(collective, rank))
+}
+
+/// [`tell_waiting`] for one rank.
+pub(super) fn tell_waiting_rank(collective: &mut dyn Collective, rank: u32) -> Result<(), TrainError> {
+    collective.send(rank, MessageKind::Step, &step_message(WAIT, NO_CHECK))
 }
 
 /// Lets all ranks go on together. Rank 0 may tell that it is alive until then, but not while gradients or parameters move.
@@ -46,7 +50,7 @@ pub(super) fn go_on(collective: &mut dyn Collective) -> Result<(), TrainError> {
         }
         if message != wait {
             let step = message.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-            let why = format!("its number is {step}, and {GO} is due before new parameters move");
+            let why = format!("its number is {step}, and {GO} is due before ranks go on together");
             let source = Malformed::invalid("step", why);
             return Err(RankError::Malformed { rank: 0, source }.into());
         }

@@ -227,6 +227,8 @@ pub(super) struct Division {
     pub plan: ShardPlan,
     /// The division of the optimizer's slots; `None` = every rank has all.
     pub slots: Option<SlotPlan>,
+    /// For each node of the update that this rank runs, true if the node is in its trace; only where slots are divided.
+    traces: Vec<bool>,
 }
 
 impl Division {
@@ -235,7 +237,20 @@ impl Division {
     pub fn new(program: &Program, ranks: u32, divides_slots: bool) -> Result<Division, RankError> {
         let plan = ShardPlan::new(program, ranks)?;
         let slots = divides_slots.then(|| SlotPlan::new(program, ranks)).transpose()?;
-        Ok(Division { plan, slots })
+        Ok(Division { plan, slots, traces: Vec::new() })
+    }
+
+    /// The same division of a step's work, with divided slots.
+    pub fn dividing(self, slots: SlotPlan) -> Division {
+        Division { slots: Some(slots), ..self }
+    }
+
+    /// Lets the session of a rank hold its share of the state. A state is loaded after this.
+    pub fn hold(&mut self, session: &mut Session, rank: u32) -> Result<(), EngineError> {
+        let Some(slots) = &self.slots else { return Ok(()) };
+        let share = slots.share(session.program(), rank);
+        self.traces = share.traces;
+        session.hold(share.update)
     }
 
     /// The rank that alone has a tensor of the state, if not every rank has it.
@@ -253,7 +268,7 @@ pub(super) fn compute(
     adder: &Adder,
     work: &Work,
 ) -> Result<Computed, TrainError> {
-    let Division { plan, slots } = division;
+    let Division { plan, slots, traces } = division;
     let &Work { scalars, batches, check, searched, asked } = work;
     let rank = collective.rank();
     let granularity = run.job().commit.granularity;
@@ -294,7 +309,8 @@ pub(super) fn compute(
             })?
         }
     };
-    let outcome = update(session, (scalars, &total), &mut tracer, rank, slots.as_ref())?;
+    let traces = slots.as_ref().map(|_| traces.as_slice());
+    let outcome = update(session, (scalars, &total), &mut tracer, rank, traces)?;
     drop(total);
     if let Some(slots) = slots {
         go_on(collective)?;
@@ -326,9 +342,9 @@ fn update(
     (scalars, total): (StepScalars, &Gradients),
     tracer: &mut Tracer,
     rank: u32,
-    slots: Option<&SlotPlan>,
+    traces: Option<&[bool]>,
 ) -> Result<StepOutcome, EngineError> {
-    let Some(slots) = slots else {
+    let Some(traces) = traces else {
         // Every rank updates all, and one trace of the update is enough.
         return match rank {
             0 => session.update(scalars, total, tracer),
@@ -336,8 +352,8 @@ fn update(
         };
     };
     let outcome = session.update(scalars, total, tracer)?;
-    let mut reported = slots.traces(rank);
-    tracer.nodes.retain(|_| reported.next().expect("a trace has a rank's own nodes"));
+    let mut reported = traces.iter();
+    tracer.nodes.retain(|_| *reported.next().expect("a trace has a rank's own nodes"));
     Ok(outcome)
 }
 
@@ -373,7 +389,7 @@ pub(super) fn merge(
 
 /// The nodes of the step's trace in execution order.
 fn trace(contents: &Contents, division: &Division, shares: Vec<Share>) -> Vec<TracedNode> {
-    let Division { plan, slots } = division;
+    let Division { plan, slots, .. } = division;
     let (mut nodes, mut updates, mut tiles) = (Vec::new(), Vec::new(), Vec::new());
     for share in shares {
         nodes.push(share.nodes.into_iter());

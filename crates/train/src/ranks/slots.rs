@@ -14,20 +14,26 @@ use tiebreak_engine::session::Session;
 use tiebreak_engine::update_share::UpdateShare;
 use tiebreak_record::commit::digest::Digest;
 
-/// The division of a program's slots and of its update.
+/// The division of a program's slots and of its update. No rank has the graph of another rank's update.
 pub struct SlotPlan {
     table: Vec<StateTensor>,
     /// The number of tensors of the state before the slots.
     released: usize,
     /// For each tensor of the state, the rank that updates it; `None` = every rank has it and does what is to be done with it.
     owners: Vec<Option<u32>>,
-    shares: Vec<UpdateShare>,
+    ranks: u32,
     /// For each node of the update, the least of the ranks that run it.
     first: Vec<u32>,
     /// The types of the outputs of the update's nodes.
     types: Vec<TensorType>,
-    /// For each rank, the update's nodes that it runs, in order.
-    nodes: Vec<Vec<usize>>,
+}
+
+/// The share of the update that a rank has.
+pub struct RankShare {
+    /// What the rank holds and makes.
+    pub update: UpdateShare,
+    /// For each node that the rank runs, in order, true if the node is in this rank's trace.
+    pub(super) traces: Vec<bool>,
 }
 
 /// The rank of each trained parameter: the largest parameter first, each to the rank with the fewest bytes, and the least such rank.
@@ -41,6 +47,24 @@ fn owners(bytes: &[u64], ranks: u32) -> Vec<u32> {
         owners[i] = rank as u32;
     }
     owners
+}
+
+/// The ranks whose slots a tensor of the update depends on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reads {
+    Nobodys,
+    Of(u32),
+    Several,
+}
+
+impl Reads {
+    fn and(self, other: Reads) -> Reads {
+        match (self, other) {
+            (one, Reads::Nobodys) | (Reads::Nobodys, one) => one,
+            (one, other) if one == other => one,
+            _ => Reads::Several,
+        }
+    }
 }
 
 impl SlotPlan {
@@ -65,38 +89,92 @@ impl SlotPlan {
         }
         let update = &program.update;
         let types = update.nodes.iter().map(|node| update.tensor(node.output).clone()).collect();
-        let mut plan = SlotPlan {
-            first: vec![u32::MAX; update.nodes.len()],
-            table,
-            released,
-            owners,
-            shares: Vec::new(),
-            types,
-            nodes: Vec::new(),
-        };
-        (0..ranks).try_for_each(|rank| plan.add_rank(update, rank))?;
+        let mut plan = SlotPlan { first: Vec::new(), table, released, owners, ranks, types };
+        let makers = plan.makers(update);
+        plan.first = plan.first_of(update, &makers);
+        plan.refuse_foreign(update, &makers)?;
         Ok(plan)
     }
 
-    fn add_rank(&mut self, update: &Graph, rank: u32) -> Result<(), RankError> {
-        let places: HashMap<&str, usize> =
-            (0..).zip(&self.table).map(|(i, t)| (t.name.as_str(), i)).collect();
-        let place = |name: &str| places.get(name).copied();
+    /// The places of the state's tensors by their names.
+    fn places(&self) -> HashMap<&str, usize> {
+        (0..).zip(&self.table).map(|(place, tensor)| (tensor.name.as_str(), place)).collect()
+    }
+
+    /// For each output of the update, the rank that makes it; `None` = all ranks do.
+    fn makers(&self, update: &Graph) -> Vec<Option<u32>> {
+        let places = self.places();
         // Scalars have no place in the state.
-        let is_own =
-            |name: &str| place(name).is_none_or(|i| self.owners[i].is_none_or(|owner| owner == rank));
-        let outputs: Vec<bool> = update.outputs.iter().map(|port| is_own(&port.name)).collect();
+        let maker = |name: &str| places.get(name).and_then(|&place| self.owners[place]);
+        update.outputs.iter().map(|port| maker(&port.name)).collect()
+    }
+
+    /// For each node of the update, the least rank that runs it: in one pass from the outputs back.
+    fn first_of(&self, update: &Graph, makers: &[Option<u32>]) -> Vec<u32> {
+        let mut least = vec![u32::MAX; update.tensors.len()];
+        let mut first = vec![u32::MAX; update.nodes.len()];
+        let lower = |least: &mut u32, rank: u32| *least = rank.min(*least);
+        for (port, maker) in update.outputs.iter().zip(makers) {
+            lower(&mut least[port.tensor.0 as usize], maker.unwrap_or(0));
+        }
+        for (node, first) in update.nodes.iter().zip(&mut first).rev() {
+            // A node whose output nobody reads is in the trace all the same: rank 0 runs it.
+            let rank = least[node.output.0 as usize];
+            *first = if rank == u32::MAX { 0 } else { rank };
+            node.primitive.inputs().into_iter().for_each(|id| lower(&mut least[id.0 as usize], *first));
+        }
+        first
+    }
+
+    /// Refuses an update in which a rank would read another rank's slots: in one pass from the inputs on.
+    fn refuse_foreign(&self, update: &Graph, makers: &[Option<u32>]) -> Result<(), RankError> {
+        let places = self.places();
+        let mut reads = vec![Reads::Nobodys; update.tensors.len()];
+        for input in &update.inputs {
+            let holder = places.get(input.name.as_str()).and_then(|&place| self.holder(place));
+            reads[input.tensor.0 as usize] = holder.map_or(Reads::Nobodys, Reads::Of);
+        }
+        for node in &update.nodes {
+            let inputs = node.primitive.inputs().into_iter().map(|id| reads[id.0 as usize]);
+            reads[node.output.0 as usize] = inputs.fold(Reads::Nobodys, Reads::and);
+        }
+        // A rank that would read slots which it does not hold.
+        let fails = |reads: Reads, maker: Option<u32>| match (reads, maker) {
+            (Reads::Nobodys, _) => None,
+            (Reads::Of(rank), Some(maker)) => (rank != maker).then_some(maker),
+            (Reads::Several, Some(maker)) => Some(maker),
+            // All ranks make it.
+            (Reads::Of(0), None) => (self.ranks > 1).then_some(1),
+            (_, None) => (self.ranks > 1).then_some(0),
+        };
+        let outputs = update.outputs.iter().zip(makers).map(|(port, &maker)| (port.tensor, maker));
+        let all = needed(update, update.outputs.iter().map(|port| port.tensor));
+        let unread =
+            update.nodes.iter().zip(all).filter(|(_, read)| !read).map(|(node, _)| (node.output, Some(0)));
+        let failing =
+            outputs.chain(unread).find_map(|(tensor, maker)| fails(reads[tensor.0 as usize], maker));
+        failing.map_or(Ok(()), |rank| self.share_of(update, rank).map(drop))
+    }
+
+    /// The share of a rank.
+    ///
+    /// # Errors
+    /// If the update reads slots of another rank: then no plan was made.
+    fn share_of(&self, update: &Graph, rank: u32) -> Result<RankShare, RankError> {
+        let places = self.places();
+        let place = |name: &str| places.get(name).copied();
+        let outputs: Vec<bool> =
+            self.makers(update).into_iter().map(|maker| maker.is_none_or(|maker| maker == rank)).collect();
         let picked = update.outputs.iter().zip(&outputs).filter(|(_, own)| **own).map(|(port, _)| port);
         let made = picked.clone().filter_map(|port| place(&port.name)).collect();
         let tensors: Vec<_> = picked.map(|port| port.tensor).collect();
-        // A node whose output nobody reads is in the trace all the same: rank 0 runs it.
         let all = update.outputs.iter().map(|port| port.tensor);
         let used = if rank == 0 { needed(update, all) } else { vec![true; update.nodes.len()] };
         let unused = update.nodes.iter().zip(used).filter(|(_, used)| !used).map(|(node, _)| node.output);
         let nodes = needed(update, tensors.into_iter().chain(unused));
         let share = GraphPart::of(update, &nodes, &outputs);
         let foreign = share.graph.inputs.iter().find(|input| {
-            place(&input.name).is_some_and(|i| i >= self.released && self.owners[i] != Some(rank))
+            place(&input.name).and_then(|place| self.holder(place)).is_some_and(|holder| holder != rank)
         });
         if let Some(input) = foreign {
             let name = &input.name;
@@ -106,22 +184,27 @@ impl SlotPlan {
             );
             return Err(RankError::Refused(why));
         }
-        let held = (0..self.table.len()).filter(|&i| i < self.released || self.owners[i] == Some(rank));
-        self.shares.push(UpdateShare { held: held.collect(), made, update: share });
-        let run: Vec<usize> = (0..nodes.len()).filter(|&i| nodes[i]).collect();
-        run.iter().for_each(|&i| self.first[i] = self.first[i].min(rank));
-        self.nodes.push(run);
-        Ok(())
+        let traces = nodes.iter().zip(&self.first).filter(|(run, _)| **run).map(|(_, &first)| first == rank);
+        let (traces, held) = (traces.collect(), self.places_of(rank).collect());
+        Ok(RankShare { update: UpdateShare { held, made, update: share }, traces })
     }
 
-    /// The share of each rank.
-    pub fn shares(&self) -> &[UpdateShare] {
-        &self.shares
+    /// The share of a rank of this plan's program.
+    ///
+    /// # Panics
+    /// If the plan is of another program.
+    pub fn share(&self, program: &Program, rank: u32) -> RankShare {
+        self.share_of(&program.update, rank).expect("the plan was made of this update")
     }
 
-    /// The share of a rank.
-    pub fn share(&self, rank: u32) -> &UpdateShare {
-        &self.shares[rank as usize]
+    /// The ranks of which one needs the most memory: rank 0, which runs what no output needs, the rank with the most bytes of slots, and
+    /// the one with the largest parameter.
+    pub fn heaviest(&self) -> [u32; 3] {
+        let most = (0..self.ranks).max_by_key(|&rank| (self.bytes(rank), Reverse(rank)));
+        let size = |place: &usize| self.table[*place].ty().bytes();
+        let largest = (0..self.released).filter(|&place| self.owners[place].is_some()).max_by_key(size);
+        let of_largest = largest.and_then(|place| self.owners[place]);
+        [0, most.unwrap_or(0), of_largest.unwrap_or(0)]
     }
 
     /// Bytes of a rank's slots.
@@ -131,7 +214,7 @@ impl SlotPlan {
 
     /// The most bytes of slots that a rank has, and the bytes of all slots.
     pub fn most_of_all(&self) -> (u64, u64) {
-        let most = (0..self.shares.len() as u32).map(|rank| self.bytes(rank)).max();
+        let most = (0..self.ranks).map(|rank| self.bytes(rank)).max();
         (most.unwrap_or(0), state_bytes(&self.table[self.released..]))
     }
 
@@ -143,6 +226,16 @@ impl SlotPlan {
     /// The places of a rank's slots.
     pub(super) fn slots_of(&self, rank: u32) -> impl Iterator<Item = usize> {
         (self.released..self.table.len()).filter(move |&place| self.owners[place] == Some(rank))
+    }
+
+    /// True if a rank has a tensor behind this place of the state.
+    pub(super) fn has_more(&self, rank: u32, place: usize) -> bool {
+        place + 1 < self.released || self.slots_of(rank).any(|slot| slot > place)
+    }
+
+    /// The places of the tensors that a rank has.
+    fn places_of(&self, rank: u32) -> impl Iterator<Item = usize> {
+        (0..self.released).chain(self.slots_of(rank))
     }
 
     /// The places of the parameters that a rank updates.
@@ -157,7 +250,7 @@ impl SlotPlan {
 
     /// The digests of a rank's tensors, from those of all.
     pub(super) fn held(&self, rank: u32, all: &[Digest]) -> (Vec<StateTensor>, Vec<Digest>) {
-        self.share(rank).held.iter().map(|&place| (self.table[place].clone(), all[place])).unzip()
+        self.places_of(rank).map(|place| (self.table[place].clone(), all[place])).unzip()
     }
 
     /// The digests of the whole state, from those of the tensors that rank 0 has and those of each rank's slots.
@@ -175,13 +268,8 @@ impl SlotPlan {
 
     /// The types of the update's outputs that a rank's trace has: each node is in the trace of one rank.
     pub(super) fn traced(&self, rank: u32) -> Vec<TensorType> {
-        let own = self.nodes[rank as usize].iter().filter(|&&node| self.first[node] == rank);
-        own.map(|&node| self.types[node].clone()).collect()
-    }
-
-    /// For each node that a rank runs, true if the node is in this rank's trace.
-    pub(super) fn traces(&self, rank: u32) -> impl Iterator<Item = bool> {
-        self.nodes[rank as usize].iter().map(move |&node| self.first[node] == rank)
+        let own = self.first.iter().zip(&self.types).filter(|(first, _)| **first == rank);
+        own.map(|(_, ty)| ty.clone()).collect()
     }
 
     /// For each node of the update, the rank in whose trace it is.
@@ -192,7 +280,7 @@ impl SlotPlan {
     /// Bytes of new parameters that a rank sends to others in a step.
     pub fn bytes_sent(&self, rank: u32) -> u64 {
         let own: usize = self.parameters_of(rank).map(|place| self.table[place].ty().bytes()).sum();
-        own as u64 * (self.shares.len() as u64 - 1)
+        own as u64 * (u64::from(self.ranks) - 1)
     }
 }
 

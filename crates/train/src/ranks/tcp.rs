@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -477,6 +478,7 @@ impl Collective for Tcp {
         incoming: &[Vec<usize>],
         each: &mut dyn FnMut(&[u8]) -> Result<(), TrainError>,
     ) -> Result<(), TrainError> {
+        let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let mut senders = Vec::new();
             let mut receivers = Vec::new();
@@ -486,9 +488,8 @@ impl Collective for Tcp {
                     continue;
                 };
                 receivers.push(Some(incoming));
-                senders.push(scope.spawn(move || {
-                    messages.iter().try_for_each(|message| outgoing.send(MessageKind::Gradient, message))
-                }));
+                let stop = &stop;
+                senders.push(scope.spawn(move || outgoing.send_all(MessageKind::Gradient, messages, stop)));
             }
             let mut receive = || -> Result<(), TrainError> {
                 for (from, (receiver, lens)) in receivers.iter_mut().zip(incoming).enumerate() {
@@ -509,6 +510,8 @@ impl Collective for Tcp {
             };
             // An error of receiving tells more than an error of sending.
             let received = receive();
+            // Others learn of the error when this call ends, so no sender may wait for a peer that does not read.
+            stop.store(received.is_err(), Relaxed);
             let sent = senders.into_iter().map(|sender| sender.join().expect("a sender does not panic"));
             let sent = sent.collect::<Vec<_>>().into_iter().collect::<Result<(), _>>();
             received?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::collective::{Collective, MessageKind};
-use super::protocol::{END, NO_CHECK, SLOT, WAIT};
+use super::protocol::{END, NO_CHECK, SLOT, WAIT, go_on};
 use super::reduce::Adder;
 use super::share::{Division, Work, compute};
 use crate::error::RankError;
@@ -64,26 +64,27 @@ pub fn work(
     let malformed = |source: Malformed| RankError::Malformed { rank: 0, source };
     let (run, divided) = welcomed(collective)?;
     watch.began(&run, divided)?;
-    let division = Division::new(run.program(), collective.ranks(), divided)?;
+    let mut division = Division::new(run.program(), collective.ranks(), divided)?;
     let program = Arc::new(run.program().clone());
     let mut session = match run.job().rounding {
         Some(_) => Session::native(engine, program)?,
         None => Session::new(engine, program)?,
     };
     let rank = collective.rank();
-    if let Some(slots) = &division.slots {
-        session.hold(slots.share(rank).clone())?;
-    }
+    division.hold(&mut session, rank)?;
     let adder = Adder::new(&mut session, &division.plan, rank)?;
     let table = run.program().state();
     session.try_load_each(|place| match division.holder(place) {
         Some(other) if other != rank => Ok(Vec::new()),
-        _ => exactly(collective, MessageKind::State, table[place].ty().bytes()),
+        _ => loaded(collective, table[place].ty().bytes(), divided),
     })?;
     let state = state_digest(&session.held(), &state_digests(&mut session)?);
     let mut e = Encoder::default();
     e.digest(&run.id).digest(&run.file.program).digest(&state);
     collective.send(0, MessageKind::Ready, &e.0)?;
+    if divided {
+        go_on(collective)?;
+    }
     collective.connect(session.engine_mut())?;
     loop {
         let message = exactly(collective, MessageKind::Step, STEP_BYTES)?;
@@ -164,14 +165,40 @@ fn send_slot(
     sent
 }
 
+/// A tensor of the state. Where slots are divided, one without bytes says that rank 0 is alive.
+fn loaded(collective: &mut dyn Collective, len: usize, divided: bool) -> Result<Vec<u8>, TrainError> {
+    loop {
+        let bytes = exactly_or_none(collective, MessageKind::State, len)?;
+        match bytes {
+            Some(bytes) => return Ok(bytes),
+            None if divided => {}
+            None => return Err(other_length(0, len)),
+        }
+    }
+}
+
+/// A message from rank 0 with exactly `len` bytes; `None` for one without any.
+fn exactly_or_none(
+    collective: &mut dyn Collective,
+    kind: MessageKind,
+    len: usize,
+) -> Result<Option<Vec<u8>>, TrainError> {
+    let bytes = collective.receive(0, kind, len as u64)?;
+    match bytes.len() {
+        found if found == len => Ok(Some(bytes)),
+        0 => Ok(None),
+        found => Err(other_length(found, len)),
+    }
+}
+
+fn other_length(found: usize, due: usize) -> TrainError {
+    let why = format!("{found} bytes where {due} are due");
+    RankError::Malformed { rank: 0, source: Malformed::invalid("message", why) }.into()
+}
+
 /// A message from rank 0 with exactly `len` bytes.
 fn exactly(collective: &mut dyn Collective, kind: MessageKind, len: usize) -> Result<Vec<u8>, TrainError> {
-    let bytes = collective.receive(0, kind, len as u64)?;
-    if bytes.len() != len {
-        let why = format!("{} bytes where {len} are due", bytes.len());
-        return Err(RankError::Malformed { rank: 0, source: Malformed::invalid("message", why) }.into());
-    }
-    Ok(bytes)
+    exactly_or_none(collective, kind, len)?.ok_or_else(|| other_length(0, len))
 }
 
 /// This rank's micro-batches of a step.

@@ -8,6 +8,7 @@ mod shards;
 pub mod watch;
 
 use crate::cli::args::around::{AroundArgs, Engines};
+use crate::cli::args::cache::CacheArgs;
 use crate::cli::args::corrections::{self, CorrectionArgs};
 use crate::cli::args::decided::Decided;
 use crate::cli::args::device_check::{self, Check};
@@ -16,6 +17,7 @@ use crate::cli::args::expect::{Expectations, Expected};
 use crate::cli::args::limits::{Limits, left};
 use crate::cli::args::metrics::MetricsArgs;
 use crate::cli::args::part::PartArgs;
+use crate::cli::args::place::files_at;
 use crate::cli::args::salts::SaltArgs;
 use crate::cli::args::{key, verdict_file};
 use crate::cli::view::escape::Lines;
@@ -133,9 +135,9 @@ struct Options {
     /// A head of another history convicts the trainer of two histories. Give the option once for each head.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     head: Vec<PathBuf>,
-    /// Weights that the run begins from: one file each, in the job's order.
+    /// Weights that the run begins from: one file or address each, in the job's order.
     ///
-    /// The audit then checks that the initial state is theirs.
+    /// The audit then checks that the initial state is theirs. Each file is held to the digest that the run names.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     weights: Vec<PathBuf>,
     /// Segments that are replayed at once, each on an engine of its own.
@@ -156,6 +158,8 @@ struct Options {
     around: AroundArgs,
     #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    cache: CacheArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
     #[command(flatten)]
@@ -194,6 +198,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     };
     let traces = Traces::of(printer, "audit");
     let result = audited(printer, &path, &args.options, &traces);
+    args.options.cache.say(printer);
     traces.around(args.options.decided.applied(result))
 }
 
@@ -204,7 +209,7 @@ fn audited(printer: Printer, path: &Path, options: &Options, traces: &Traces) ->
     let signer = options.key.as_deref().map(key::read_private).transpose()?;
     options.engine.check()?;
     let exposed = options.metrics.served(printer, ReplayMetrics::registered)?;
-    let run = Limits::with_data(options.salts.open(&options.limits, path)?, options.data.as_ref())?;
+    let run = options.opened(path)?;
     run.opened()?; // an audit without the salt key would compare nothing
     options.around.check(&options.engine, run.job())?;
     let expected = options.expect.check(&run)?;
@@ -245,7 +250,7 @@ fn audited(printer: Printer, path: &Path, options: &Options, traces: &Traces) ->
         let text = plan_text(&plan, &run, jobs, seconds, engines[0].as_ref());
         if options.plan {
             let mut json = json!({ "plan": plan, "jobs": jobs, "seconds": seconds, "memory_to_confirm": jobs::memory_to_confirm(jobs, &plan, options.confirming(&run)) });
-            let again = options.key_option() + &options.around.less_memory();
+            let again = options.key_option() + &options.around.saving.less_memory();
             let text = text + &options.divided.write(&run, &checked, &plan, (path, &again), &mut json)?;
             printer.result(Lines::split(&text), &json);
             return Ok(Exit::Match);
@@ -269,6 +274,12 @@ fn audited(printer: Printer, path: &Path, options: &Options, traces: &Traces) ->
 }
 
 impl Options {
+    /// Opens the run, with the data that are elsewhere and the cache of what is read.
+    fn opened(&self, path: &Path) -> Result<Run, Failure> {
+        let run = self.salts.open(&self.limits, path)?;
+        self.cache.around(Limits::with_data(run, self.data.as_ref())?)
+    }
+
     /// So many engines, with what is around them.
     fn engines(&self, jobs: usize) -> Result<Engines, Failure> {
         self.around.around_all(jobs::engines(jobs, &self.engine)?, device_check::OF_AUDITS)
@@ -286,14 +297,14 @@ impl Options {
 
     /// The number of replays at once.
     fn jobs(&self, run: &Run, plan: &ReplayPlan) -> Result<usize, Failure> {
-        self.around
-            .check_memory(&self.engine, &self.limits, "a replay", run, &|ways| ways.replay_memory(run))?;
+        let ways = self.around.ways(&self.engine);
+        ways.check_memory(&self.limits, "a replay", run, &|ways| ways.replay_memory(run))?;
         jobs::number(self.jobs, (plan, self.confirming(run)), &self.limits, &self.engine)
     }
 
     /// The bytes that it takes to confirm a difference.
     fn confirming(&self, run: &Run) -> u64 {
-        memory_to_confirm(run, self.around.recompute.is_asked)
+        memory_to_confirm(run, self.around.saving.recompute.is_asked)
     }
 
     /// Refuses `--only-part` of all steps.
@@ -363,7 +374,7 @@ fn checked(
         note(&mut checked, beside);
     }
     if !options.weights.is_empty() {
-        checks::weights(run, &mut checked, &options.weights)?;
+        checks::weights(run, &mut checked, &files_at(&options.weights)?)?;
     }
     drop(counting);
     for path in &options.head {

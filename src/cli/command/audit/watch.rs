@@ -2,7 +2,8 @@
 
 use super::keeper::{Keeper, Kept};
 use super::{Options, checked, jobs, page, publish, say_no_verdict};
-use crate::cli::args::around::{AroundArgs, RecomputeArgs};
+use crate::cli::args::around::{AroundArgs, SavingArgs};
+use crate::cli::args::cache::CacheArgs;
 use crate::cli::args::decided::Decided;
 use crate::cli::args::engine::EngineArgs;
 use crate::cli::args::expect::Expectations;
@@ -89,7 +90,7 @@ pub struct Args {
     /// Folder or address of the data files that the run does not hold.
     #[arg(long, value_name = "DIR", hide_short_help = true)]
     data: Option<PathBuf>,
-    /// Weights that the run begins from, which are compared at the end: one file each, in the job's order.
+    /// Weights that the run begins from, which are compared at the end: one file or address each, in the job's order.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     weights: Vec<PathBuf>,
     #[command(flatten)]
@@ -99,9 +100,11 @@ pub struct Args {
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
-    recompute: RecomputeArgs,
+    saving: SavingArgs,
     #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    cache: CacheArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
     #[command(flatten)]
@@ -210,7 +213,9 @@ struct Watch {
 /// Watches a run to its end.
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let (decided, traces) = (args.decided, Traces::of(printer, "watch"));
+    let cache = args.cache.clone();
     let result = watched(printer, args, &traces);
+    cache.say(printer);
     traces.around(decided.applied(result))
 }
 
@@ -261,8 +266,9 @@ impl Watch {
             expect: args.expect,
             salts: args.salts,
             engine: args.engine,
-            around: AroundArgs { recompute: args.recompute, ..AroundArgs::default() },
+            around: AroundArgs { saving: args.saving, ..AroundArgs::default() },
             limits: args.limits,
+            cache: args.cache,
             ..Options::default()
         };
         let mut watch = Watch {
@@ -334,10 +340,7 @@ impl Watch {
             return later("the run has ended, and its released model is not there yet");
         }
         let limits = self.options.limits.watch(self.printer);
-        let run = Limits::with_data(
-            self.options.salts.open(&self.options.limits, &self.run)?,
-            self.options.data.as_ref(),
-        )?;
+        let run = self.options.opened(&self.run)?;
         run.opened()?;
         let checked = self.checked(&run, is_last)?;
         drop(limits);

@@ -52,7 +52,7 @@ use tiebreak_run::run::{RunError, shell};
 pub struct Args {
     /// Folder of a run, or its address (http://HOST/PATH), or released weights with --job.
     ///
-    /// Weights are a .safetensors file, or a folder that has them.
+    /// Weights are a .safetensors file, the file's address, or a folder that has them.
     #[arg(value_name = "RUN|MODEL")]
     run: PathBuf,
     /// Job that says which model weights are of. `tiebreak import` writes it.

@@ -3,6 +3,7 @@
 mod finite;
 mod memory;
 mod new;
+mod ranks;
 mod reference;
 
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use crate::cli::view::data::{say_copied, scanning};
 use crate::cli::view::escape::{Lines, one_line};
 use crate::cli::view::next::Next;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
+use ranks::{OfRanks, RanksArgs};
 use tiebreak_contract::program::models::{Input, KINDS, Model};
 use tiebreak_contract::program::step::{Program, state_bytes};
 use tiebreak_dispute::game::moves::LEAF_MAX;
@@ -54,6 +56,8 @@ enum Command {
     Check {
         #[command(flatten)]
         job: JobArgs,
+        #[command(flatten)]
+        ranks: RanksArgs,
         #[command(flatten)]
         limits: Limits,
     },
@@ -206,9 +210,9 @@ fn origin_text(files: &JobFiles, job: &Job, origin: &InitialOrigin) -> Result<(S
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     match args.command {
-        Command::Check { job, limits } => {
+        Command::Check { job, ranks, limits } => {
             let _watch = limits.watch(printer);
-            check(printer, &job)
+            check(printer, &job, ranks)
         }
         Command::New { model, output } => new(printer, &model, output.as_deref()),
         Command::Reference { json_schema } => {
@@ -299,14 +303,14 @@ fn train_command(args: &JobArgs) -> String {
     )
 }
 
-fn check(printer: Printer, args: &JobArgs) -> CommandResult {
+fn check(printer: Printer, args: &JobArgs, ranks: RanksArgs) -> CommandResult {
     let (_, job) = read_job(&args.job)?;
     let (path, files) = (&args.job, args.files()?);
     let program = read_program(&files, &job)?.0;
     check_thresholds(path, &job, &program)?;
     let nodes = [&program.micro, &program.accumulate, &program.update].map(|graph| graph.nodes.len());
     let state = state_bytes(&program.state());
-    let memory = memory::Memory::of(&program);
+    let (memory, ranks) = (memory::Memory::of(&program), ranks.of(&program)?);
     let digest = program_digest(&program);
     let companions = Companions::of_job(&job, &files)?;
     let data = check_data(printer, &files, &job, &program, &companions)?;
@@ -320,6 +324,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
     say_copied(printer, copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
     let steps_per_epoch = data.samples as f64 / f64::from(program.samples());
     let epochs = f64::from(job.steps) / steps_per_epoch;
+    let in_json = |json| ranks.iter().fold(json, |json, ranks| ranks.in_json(json));
     let drawn: Vec<String> = data.drawn.iter().map(u32::to_string).collect();
     printer.result(
         Lines::split(&format!(
@@ -337,13 +342,13 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
             drawn.join(", "),
             one_line(&origin),
             bytes_text(state),
-            memory.text(),
+            memory.text() + &ranks.as_ref().map_or(String::new(), OfRanks::text),
             nodes.map(|count| count.to_string()).join(" + "),
             job.digest(),
             data.root,
             train_command(args),
         )),
-        &memory.in_json(json!({
+        &in_json(memory.in_json(json!({
             "parameters": program.parameter_count(),
             "steps": job.steps,
             "batch": program.samples(),
@@ -363,7 +368,7 @@ fn check(printer: Printer, args: &JobArgs) -> CommandResult {
             "job": job.digest(),
             "program": digest,
             "data": data.root,
-        })),
+        }))),
     );
     Ok(Exit::Match)
 }

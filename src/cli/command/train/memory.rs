@@ -17,11 +17,11 @@ pub fn check_memory(
     slots: Option<&SlotPlan>,
 ) -> Result<(), Failure> {
     let needed = |ways: Ways| host_memory(run, engine, ways, slots);
-    around.check_memory(engine, limits, "training", run, &needed)?;
+    around.ways(engine).check_memory(limits, "training", run, &needed)?;
     #[cfg(feature = "gpu")]
     {
         let elsewhere = slots.map(SlotPlan::most_of_all).map_or(0, |(most, all)| all - most);
-        let recomputes = around.recompute.is_asked;
+        let recomputes = around.saving.recompute.is_asked;
         device_memory::check(run.job(), run.program(), engine, recomputes, elsewhere)?;
     }
     Ok(())
@@ -37,15 +37,14 @@ pub fn host_memory(run: &Run, engine: &EngineArgs, ways: Ways, slots: Option<&Sl
     plan::memory_with(run, step)
 }
 
-/// The most bytes of tensors that a rank has at once in a step.
+/// The most bytes of tensors that a rank has at once in a step. Ranks with as large a share have as many.
 pub fn rank_bytes(run: &Run, ways: Ways, slots: Option<&SlotPlan>) -> u64 {
     match slots {
         None => ways.step_bytes(run.program(), false),
-        Some(slots) => slots
-            .shares()
-            .iter()
-            .map(|share| ways.share_bytes(run.program(), share, false))
-            .max()
-            .unwrap_or(0),
+        Some(slots) => {
+            let bytes =
+                |rank| ways.share_bytes(run.program(), &slots.share(run.program(), rank).update, false);
+            slots.heaviest().map(bytes).into_iter().max().unwrap_or(0)
+        }
     }
 }

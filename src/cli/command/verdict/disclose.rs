@@ -39,7 +39,7 @@ pub struct Disclose {
     file: PathBuf,
     /// Folder of the run; of a receipt also weights with --job.
     ///
-    /// Weights are a .safetensors file, or a folder that has them.
+    /// Weights are a .safetensors file, the file's address, or a folder that has them.
     #[arg(long, value_name = "RUN|MODEL")]
     run: PathBuf,
     /// File for the tile's bytes.

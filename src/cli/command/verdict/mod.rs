@@ -7,6 +7,7 @@ mod of_run;
 
 use crate::cli::args::decided::Decided;
 use crate::cli::args::limits::{Limits, Watch};
+use crate::cli::args::place::files_at;
 use crate::cli::args::{key, verdict_file};
 use crate::cli::view::disputed::Disputed;
 use crate::cli::view::next::{self, Next};
@@ -74,7 +75,7 @@ struct Check {
     /// Folder or address of the data files that the run does not hold.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Weights that the run begins from: one file each, in the job's order.
+    /// Weights that the run begins from: one file or address each, in the job's order.
     ///
     /// Verdicts on an initial state need them.
     #[arg(long, value_name = "FILE")]
@@ -439,7 +440,7 @@ fn weights_verdict(printer: Printer, run: &Run, weights: &[PathBuf]) -> Result<(
     }
     // The run id covers both: what the computation begins from, and the files that it says this is.
     let counting = printer.counting("making the initial state", Unit::Bytes);
-    Ok(if initial::of_weights_watched(run, weights, &mut counting.watch())? == run.file.initial {
+    Ok(if initial::of_weights_watched(run, &files_at(weights)?, &mut counting.watch())? == run.file.initial {
         (false, "does not convict: the initial state is the one that the weights' files give".into())
     } else {
         (true, "the initial state DIFFERS from the one that the weights' files give".into())
