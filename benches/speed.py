@@ -8,7 +8,7 @@
 ROW is the name of a row, or its beginning up to a dash: `gpt2 mlp`, `audit`, `audit-gpt2`, `wgpu`; all rows without one (--list names them). DIR is that of
 benches/costs.py. Both sides of a ratio run in turn, --rounds times, and their medians count. A finished row is kept in target/speed, so that a killed command goes
 on where it ended; a row is measured again with --again, and when the command, the processor or the rounds are others. Without --write the table is only printed; with
-it, the table goes to docs/SPEED.md, and what it was made of to benches/results/speed.json.
+it, the rows go to docs/SPEED.md, and what they were made of to benches/results/speed.json, where other rows stay.
 """
 
 import argparse
@@ -30,6 +30,7 @@ import logged_audits
 
 KEPT = costs.ROOT / "target/speed"
 PAGE = costs.ROOT / "docs/SPEED.md"
+WRITTEN = costs.RESULTS / "speed.json"
 FORMAT = 1
 INTRODUCTION = """# Speed
 
@@ -265,7 +266,7 @@ def main():
     parser.add_argument("--again", action="store_true", help="measure rows that are kept, too")
     parser.add_argument("--list", action="store_true", help="name the rows")
     parser.add_argument("--json", action="store_true", help="print the rows as JSON")
-    parser.add_argument("--write", action="store_true", help="write docs/SPEED.md and benches/results/speed.json")
+    parser.add_argument("--write", action="store_true", help="write docs/SPEED.md and benches/results/speed.json; rows that are not measured stay there")
     parser.add_argument("--peer", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.peer:
@@ -284,7 +285,9 @@ def main():
             sys.exit(f"{name}: {error}; the rows before are kept")
     print(json.dumps(rows, indent=1) if options.json else f"{machines(rows)}\n\n{table(rows)}")
     if options.write:
-        replace(costs.RESULTS / "speed.json", json.dumps(rows, indent=1) + "\n")
+        before = json.loads(WRITTEN.read_text()) if WRITTEN.exists() else {}
+        rows = {name: row for name in all_rows() if (row := rows.get(name, before.get(name)))}
+        replace(WRITTEN, json.dumps(rows, indent=1) + "\n")
         replace(PAGE, f"{INTRODUCTION}\n{machines(rows)}\n\n{table(rows)}\n")
 
 
