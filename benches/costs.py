@@ -519,7 +519,7 @@ def table():
         measured_by = f"`benches/costs.py {name}`, {result['date']}, {result['machine']}"
         if name in text_models.ANSWERING:
             print(f"{measured_by},\na prompt of {kind.PROMPT} tokens, an answer of {kind.ANSWER}, a context of {kind.CONTEXT}, {result['fp32']['parameters']:,} parameters.\n"
-                  "Each time is from the printing of one token to that of the next. Reading and checking the weights comes before. PyTorch's\n"
+                  "Each time is from the printing of one token to that of the next. Reading and checking the weights comes before.\nPyTorch's "
                   "is the second answer of its process, ours the only one.\n")
             answer_table(kind, result)
             continue
