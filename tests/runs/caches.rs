@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use tiebreak_audit::{Outcome, Report};
+use tiebreak_audit::{AuditError, Outcome, Report};
+use tiebreak_engine::EngineError;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_remote::cache::{Cache, Told};
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::{Memory, Promise, Store, names, states, transcript};
+use tiebreak_run::run::{Memory, Promise, RunError, Store, Stored, names, states, transcript};
 
 use crate::common::served::{Lie, Manner, Served};
 use crate::common::{gpt_job, trained};
@@ -192,9 +194,45 @@ fn a_cache_hides_no_fault_of_a_server_and_keeps_none() {
     }
 }
 
-/// Frozen parameters lie in checkpoint 0, which has no record of its own in a replay of a later step.
+/// An error of a server, of a store or of an engine is no word about bytes: what the cache has stays, and nothing is called wrong.
 #[test]
-fn lies_about_the_frozen_parameters_of_checkpoint_0_are_the_caches() {
+fn only_wrong_bytes_are_doubted() {
+    let (run, server, folder) = with_frozen();
+    let records = transcript::read(run.at(names::TRANSCRIPT)).unwrap().0.records;
+    let cache = folder.path().join("cache");
+    let made = Cache::at(&cache, MOST).unwrap();
+    let there = Run::of(made.around(at(&server))).unwrap();
+    states::after(&there, &records, 4).unwrap();
+    let all = blocks(&cache);
+    let io = |kind: ErrorKind| RunError::io(Path::new("there"))(kind.into());
+    let fails: [fn() -> AuditError; 3] = [
+        || AuditError::Engine(EngineError::OutOfTime),
+        || AuditError::Limit("enough".into()),
+        || AuditError::Run(RunError::Refused("no".into())),
+    ];
+    let kinds =
+        [ErrorKind::PermissionDenied, ErrorKind::TimedOut, ErrorKind::InvalidData, ErrorKind::NotFound];
+    let errors = fails.iter().map(|fails| fails()).chain(kinds.map(|kind| AuditError::Run(io(kind))));
+    for error in errors {
+        let (text, mut error, mut reads) = (error.to_string(), Some(error), 0);
+        let found = states::settled(&there, &records, 4, || {
+            reads += 1;
+            Err::<(), _>(error.take().unwrap_or_else(|| AuditError::Limit("a second read".into())))
+        });
+        assert_eq!((found.unwrap_err().to_string(), reads), (text, 1));
+        assert!(made.told().wrong == 0 && blocks(&cache) == all);
+    }
+    let promised = Promise { kind: "state", digest: records[4].state() };
+    let refused = |_: &Stored| Err::<(), _>(io(ErrorKind::TimedOut));
+    assert!(there.promised(names::checkpoint(4), promised.kind, promised.digest).settled(refused).is_err());
+    assert!(made.told().wrong == 0 && blocks(&cache) == all);
+    let wrong = |_: &Stored| Err::<(), _>(RunError::invalid(Path::new("there"), "it is wrong"));
+    assert!(there.promised(names::checkpoint(4), promised.kind, promised.digest).settled(wrong).is_err());
+    assert!(made.told().wrong == 1 && blocks(&cache).len() < all.len());
+}
+
+/// A run whose frozen parameters lie in checkpoint 0, a server of it, and its folder.
+fn with_frozen() -> (Run, Served, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let at_folder = |name: &str| folder.path().join(name);
     let text = fs::read_to_string(gpt_job(folder.path(), "operator", "")).unwrap();
@@ -208,6 +246,14 @@ fn lies_about_the_frozen_parameters_of_checkpoint_0_are_the_caches() {
     let files = files.into_iter().map(|(name, bytes)| (name.to_str().unwrap().replace('\\', "/"), bytes));
     let memory = Memory::holding(files.collect::<BTreeMap<_, _>>());
     let server = Served::new(indexed(&memory), Manner::default());
+    (run, server, folder)
+}
+
+/// Checkpoint 0 has no record of its own in a replay of a later step.
+#[test]
+fn lies_about_the_frozen_parameters_of_checkpoint_0_are_the_caches() {
+    let (run, server, folder) = with_frozen();
+    let at_folder = |name: &str| folder.path().join(name);
     let records = transcript::read(run.at(names::TRANSCRIPT)).unwrap().0.records;
     let due = states::after(&run, &records, 4).unwrap();
     for all_checks in [false, true] {
@@ -234,6 +280,30 @@ fn lies_about_the_frozen_parameters_of_checkpoint_0_are_the_caches() {
     }
 }
 
+/// The part of a store that nobody uses here.
+macro_rules! nothing_is_written {
+    () => {
+        fn replace(&self, _: &str, _: &mut tiebreak_run::run::Contents) -> std::io::Result<()> {
+            unreachable!("nothing is written")
+        }
+        fn append(&self, _: &str, _: &[u8]) -> std::io::Result<()> {
+            unreachable!("nothing is written")
+        }
+        fn truncate(&self, _: &str, _: u64) -> std::io::Result<()> {
+            unreachable!("nothing is written")
+        }
+        fn sync(&self, _: &str) -> std::io::Result<()> {
+            unreachable!("nothing is written")
+        }
+        fn remove(&self, _: &str) -> std::io::Result<()> {
+            unreachable!("nothing is written")
+        }
+        fn lock(&self, _: &str) -> std::io::Result<Box<dyn tiebreak_run::run::Held>> {
+            unreachable!("nothing is written")
+        }
+    };
+}
+
 /// A store of one file of so many bytes, that counts what is read of it.
 struct Counted(Memory, Arc<AtomicU64>);
 
@@ -252,24 +322,62 @@ impl Store for Counted {
     fn list(&self, folder: &str) -> std::io::Result<Vec<String>> {
         self.0.list(folder)
     }
-    fn replace(&self, _: &str, _: &mut tiebreak_run::run::Contents) -> std::io::Result<()> {
-        unreachable!("nothing is written")
+    nothing_is_written!();
+}
+
+/// A store whose two readers doubt at the same time: each has read before either doubts.
+struct Together(Arc<dyn Store>, Barrier);
+
+impl Store for Together {
+    fn place(&self) -> String {
+        self.0.place()
     }
-    fn append(&self, _: &str, _: &[u8]) -> std::io::Result<()> {
-        unreachable!("nothing is written")
+    fn length(&self, name: &str) -> std::io::Result<u64> {
+        self.0.length(name)
     }
-    fn truncate(&self, _: &str, _: u64) -> std::io::Result<()> {
-        unreachable!("nothing is written")
+    fn read(&self, name: &str, range: std::ops::Range<u64>) -> std::io::Result<Vec<u8>> {
+        self.0.read(name, range)
     }
-    fn sync(&self, _: &str) -> std::io::Result<()> {
-        unreachable!("nothing is written")
+    fn read_promised(
+        &self,
+        name: &str,
+        range: std::ops::Range<u64>,
+        promise: &Promise,
+    ) -> std::io::Result<Vec<u8>> {
+        self.0.read_promised(name, range, promise)
     }
-    fn remove(&self, _: &str) -> std::io::Result<()> {
-        unreachable!("nothing is written")
+    fn doubt(&self, promise: &Promise) -> bool {
+        self.1.wait();
+        self.0.doubt(promise)
     }
-    fn lock(&self, _: &str) -> std::io::Result<Box<dyn tiebreak_run::run::Held>> {
-        unreachable!("nothing is written")
+    fn list(&self, folder: &str) -> std::io::Result<Vec<String>> {
+        self.0.list(folder)
     }
+    nothing_is_written!();
+}
+
+/// Two checkpoints come from the server alone, and the block of checkpoint 0 that both need lies.
+#[test]
+fn two_checkpoints_that_share_a_lie_are_both_read_again() {
+    let (run, server, folder) = with_frozen();
+    let records = transcript::read(run.at(names::TRANSCRIPT)).unwrap().0.records;
+    let cache = folder.path().join("cache");
+    let through = |most| Cache::at(&cache, most).unwrap().around(at(&server));
+    let seen = states::visit(&Run::of(through(MOST)).unwrap(), &records, 0, |_, _| Ok::<_, RunError>(()));
+    seen.unwrap();
+    blocks(&cache).iter().for_each(|block| forge(block, |bytes| bytes.fill(0xff)));
+    // A cache that takes no block gives those that it has.
+    let store = Arc::new(Together(through(1000), Barrier::new(2)));
+    let steps: Vec<u32> = run.checkpoint_steps().unwrap().into_iter().filter(|&step| step > 0).collect();
+    thread::scope(|scope| {
+        for &step in &steps[..2] {
+            let (there, run, records) = (Run::of(store.clone()).unwrap(), &run, &records);
+            scope.spawn(move || {
+                let due = states::after(run, records, step).unwrap();
+                assert!(states::after(&there, records, step).unwrap() == due, "step {step}");
+            });
+        }
+    });
 }
 
 /// A file of `bytes` bytes, the store that has it, and the count of what is read of that.
@@ -282,6 +390,32 @@ fn counted(bytes: usize) -> (Vec<u8>, Arc<dyn Store>, Arc<AtomicU64>) {
 
 fn promise(number: u8) -> Promise {
     Promise { kind: "data", digest: Digest([number; 32]) }
+}
+
+/// Two readers get the same wrong block before either says so: both may read again.
+#[test]
+fn both_readers_of_a_wrong_block_may_read_again() {
+    const BYTES: u64 = 70_000;
+    let folder = tempfile::tempdir().unwrap();
+    let (right, store, _) = counted(BYTES as usize);
+    let lies = Memory::holding([("file".to_string(), vec![0xff; BYTES as usize])].into());
+    let lies = Arc::new(Counted(lies, Arc::default()));
+    let made = Cache::at(folder.path(), MOST).unwrap();
+    made.around(lies).read_promised("file", 0..BYTES, &promise(1)).unwrap();
+    let made = Cache::at(folder.path(), MOST).unwrap();
+    let (store, both) = (made.around(store), Barrier::new(2));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let read = || store.read_promised("file", 0..BYTES, &promise(1)).unwrap();
+                let first = read();
+                both.wait();
+                assert!(first != right && store.doubt(&promise(1)) && read() == right);
+            });
+        }
+    });
+    assert!(made.told().wrong == 1 && blocks(folder.path()).is_empty(), "{:?}", made.told());
+    assert!(!store.doubt(&promise(2)), "nobody read it");
 }
 
 #[test]

@@ -222,7 +222,7 @@ impl Cache {
         while at < end {
             let (large, small) = (file.block(at, LARGE), file.block(at, SMALL));
             let (name, range) = if large.1.start == at && large.1.end <= end { large } else { small };
-            if range.end > end || self.state().told.refused.is_some() {
+            if range.end > end || !self.takes(file.promise) {
                 return;
             }
             let block = &bytes[(range.start - start) as usize..(range.end - start) as usize];
@@ -233,10 +233,20 @@ impl Cache {
         }
     }
 
-    /// Forgets the bytes of a file that were wrong, and takes no others. True if the cache gave some of them.
+    /// True if blocks of a file are written.
+    fn takes(&self, promise: &Promise) -> bool {
+        let state = self.state();
+        state.told.refused.is_none() && !state.uses.get(promise).is_some_and(|used| used.doubted)
+    }
+
+    /// Forgets the bytes of a file that were wrong, and takes no others. True if the cache gave some of them, to this reader or to another
+    /// one: readers may have had the same wrong block before the first of them says so.
     fn doubt(&self, promise: &Promise) -> bool {
         let mut state = self.state();
-        let Some(used) = state.uses.get_mut(promise).filter(|used| !used.doubted) else { return false };
+        let Some(used) = state.uses.get_mut(promise) else { return false };
+        if used.doubted {
+            return used.served;
+        }
         used.doubted = true;
         let (keys, served) = (std::mem::take(&mut used.keys), used.served);
         state.told.wrong += u64::from(served);
