@@ -129,7 +129,8 @@ fn damaged_blocks_are_fetched_again() {
     }
     let (again, told) = audited(&server, folder.path());
     same(&again, &plain);
-    assert!(told.damaged >= all.len() as u64 && told.refused.is_some(), "{told:?}");
+    assert!(told.damaged >= all.len() as u64 && told.refused.is_none(), "{told:?}");
+    assert!(blocks(folder.path()).len() == all.len(), "nothing is left of what found no place");
     #[cfg(unix)]
     {
         let secret = folder.path().join("secret");
@@ -504,6 +505,53 @@ fn the_bound_is_kept_and_what_was_read_last_stays() {
     let store = Cache::at(small.path(), 1000).unwrap().around(store);
     assert!(store.read_promised("file", 0..block, &promise(1)).unwrap() == contents);
     assert!(blocks(small.path()).is_empty());
+}
+
+/// A folder that is gone stands for a full disk.
+#[test]
+fn where_nothing_is_kept_no_more_is_read_than_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let (contents, store, count) = counted(200_000);
+    let cache = Cache::at(&folder.path().join("cache"), MOST).unwrap();
+    let store = cache.around(store);
+    let read = |range: std::ops::Range<u64>| {
+        let bytes = store.read_promised("file", range.clone(), &promise(1)).unwrap();
+        assert!(bytes == contents[range.start as usize..range.end as usize], "{range:?}");
+        count.swap(0, Relaxed)
+    };
+    assert_eq!((read(0..8), cache.told().refused), (65_536, None));
+    fs::remove_dir_all(folder.path().join("cache")).unwrap();
+    read(0..8);
+    assert!(cache.told().refused.is_some());
+    assert_eq!((read(3..11), read(65_530..65_540), read(131_071..199_000)), (8, 10, 67_929));
+}
+
+/// A time that has yet to come is nobody's: a block that has one goes first, or gets the time of its next read.
+#[test]
+fn blocks_of_the_future_go_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let block = 65_536;
+    let (_, store, count) = counted(20 * block as usize);
+    let store = Cache::at(folder.path(), 8 * 65_568).unwrap().around(store);
+    let read = |number: u64| {
+        store.read_promised("file", number * block..number * block + 1, &promise(1)).unwrap();
+        count.swap(0, Relaxed) == 0
+    };
+    let file = |number: u64| {
+        let name = format!("-s{number:010x}");
+        blocks(folder.path()).into_iter().find(|path| path.to_str().unwrap().ends_with(&name))
+    };
+    let later = SystemTime::now() + Duration::from_secs(1_000_000);
+    for number in 0..8 {
+        assert!(!read(number));
+        let time = if number < 4 { later } else { SystemTime::now() - Duration::from_secs(100) };
+        File::options().write(true).open(file(number).unwrap()).unwrap().set_modified(time).unwrap();
+    }
+    assert!(read(0), "it is there");
+    assert!(file(0).unwrap().metadata().unwrap().modified().unwrap() < later);
+    assert!(!read(8));
+    let there = [0, 1, 4, 5, 6, 7, 8].map(|number| file(number).is_some());
+    assert_eq!(there, [true, false, true, true, true, true, true]);
 }
 
 /// Several processes with one folder, which has room for a part of what they read: each gets the right bytes.

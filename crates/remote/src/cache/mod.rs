@@ -146,14 +146,16 @@ impl Cache {
                 continue;
             }
             let Some(missing) = self.missing(file, at, end) else { continue };
-            let came = fetch(missing.clone()).inspect(|came| self.keep(file, missing.start, came));
-            self.arrived(file, missing.clone());
+            // Nobody reads more than was asked for where nothing is kept.
+            let wanted = if self.takes(file.promise) { missing.clone() } else { at..missing.end.min(end) };
+            let came = fetch(wanted.clone()).inspect(|came| self.keep(file, wanted.start, came));
+            self.arrived(file, missing);
             let came = came?;
-            let last = end.min(missing.start + came.len() as u64);
+            let last = end.min(wanted.start + came.len() as u64);
             if last <= at {
                 return Ok(all); // the server has fewer bytes
             }
-            all.extend_from_slice(&came[(at - missing.start) as usize..(last - missing.start) as usize]);
+            all.extend_from_slice(&came[(at - wanted.start) as usize..(last - wanted.start) as usize]);
             at = last;
         }
         Ok(all)
