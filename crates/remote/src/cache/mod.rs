@@ -28,6 +28,8 @@ pub struct Told {
     pub read: u64,
     /// Bytes that came from servers.
     pub fetched: u64,
+    /// Files of which bytes were in the cache before: a server was not asked for these.
+    pub unasked: u64,
     /// Blocks that were no whole blocks any more.
     pub damaged: u64,
     /// Files whose bytes in the cache were not those that the run's digests promise.
@@ -43,6 +45,10 @@ struct Use {
     keys: Vec<String>,
     /// Somebody got bytes from the cache.
     served: bool,
+    /// Some of these were in the cache before.
+    unasked: bool,
+    /// The small blocks that came from a server.
+    came: HashSet<u64>,
     /// Bytes were wrong: the cache gives no more of them, and takes none.
     doubted: bool,
 }
@@ -105,7 +111,9 @@ impl Cache {
 
     /// What the cache did so far.
     pub fn told(&self) -> Told {
-        self.state().told.clone()
+        let state = self.state();
+        let unasked = state.uses.values().filter(|used| used.unasked && !used.doubted).count() as u64;
+        Told { unasked, ..state.told.clone() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -170,6 +178,7 @@ impl Cache {
                 Kept::Block(block) => {
                     if let Some(used) = self.state().uses.get_mut(file.promise) {
                         used.served = true;
+                        used.unasked |= !used.came.contains(&(at / SMALL));
                     }
                     return Some((range.start, block));
                 }
@@ -220,7 +229,12 @@ impl Cache {
     /// Keeps the whole blocks of bytes that begin at `start`, where a small block begins.
     fn keep(&self, file: &Blocks, start: u64, bytes: &[u8]) {
         let (mut at, end) = (start, start + bytes.len() as u64);
-        self.state().told.fetched += bytes.len() as u64;
+        let mut state = self.state();
+        state.told.fetched += bytes.len() as u64;
+        if let Some(used) = state.uses.get_mut(file.promise) {
+            used.came.extend(start / SMALL..end.div_ceil(SMALL));
+        }
+        drop(state);
         while at < end {
             let (large, small) = (file.block(at, LARGE), file.block(at, SMALL));
             let (name, range) = if large.1.start == at && large.1.end <= end { large } else { small };
@@ -279,7 +293,10 @@ impl Store for Cached {
 
     fn read_promised(&self, name: &str, range: Range<u64>, promise: &Promise) -> io::Result<Vec<u8>> {
         match self.cache.blocks(promise, self.store.length(name)?) {
-            None => self.store.read(name, range),
+            None => {
+                let read = self.store.read(name, range);
+                read.inspect(|bytes| self.cache.state().told.fetched += bytes.len() as u64)
+            }
             Some(file) => self.cache.read(&file, range, &|range| self.store.read(name, range)),
         }
     }
