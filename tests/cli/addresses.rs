@@ -145,11 +145,13 @@ fn commands_that_share_a_cache_read_a_run_once() {
         &["verify", url, "--cache", &cache],
         &["watch", url, "--engine", "cpu", "--cache", &cache],
     ] {
-        let (code, _, stderr) = output(args);
+        let (code, stdout, stderr) = output(args);
         assert!(
             code == 0 && stderr.contains("were read from it, 0 B came from the address"),
             "{args:?}: {stderr}"
         );
+        let said = stdout.contains("not checked: what the address has of ");
+        assert_eq!(said, args[0] == "audit", "{args:?}: {stdout}");
         assert_eq!(promised(&server), Vec::<String>::new(), "{args:?}");
     }
     // A damaged block is fetched again, and said.
@@ -165,8 +167,11 @@ fn commands_that_share_a_cache_read_a_run_once() {
     fs::write(path(folder.path(), "file"), "").unwrap();
     let (code, _, stderr) = output(&["verify", url, "--cache", &path(folder.path(), "file")]);
     assert!(code != 0 && stderr.contains("file"), "{code}: {stderr}");
-    let (code, _, stderr) = output(&["verify", url, "--cache", &cache, "--cache-size", "0"]);
-    assert!(code == 2 && stderr.contains("--cache-size"), "{code}: {stderr}");
+    // A block of 1 MiB and its checksum have no room in 1 MiB.
+    for least in ["0", "1"] {
+        let (code, _, stderr) = output(&["verify", url, "--cache", &cache, "--cache-size", least]);
+        assert!(code == 2 && stderr.contains("--cache-size"), "{code}: {stderr}");
+    }
 }
 
 /// The least bound has room for a part of the run alone.
@@ -252,6 +257,8 @@ fn weights_are_read_at_an_address() {
     assert!(code == 3 && stderr.contains("none.safetensors"), "{code}: {stderr}");
     let (code, _, stderr) = audit(&url(""));
     assert!(code == 2 && stderr.contains("a file is wanted"), "{code}: {stderr}");
+    let (code, _, stderr) = audit("http://127.0.0.1:1");
+    assert!(code == 2 && stderr.contains("http://127.0.0.1:1: a file is wanted"), "{code}: {stderr}");
     let (code, stdout, stderr) =
         output(&["watch", &tuned, "--engine", "cpu", "--weights", &url("weights.safetensors")]);
     assert!(code == 0 && stdout.contains("the weights' files give"), "{stdout}{stderr}");

@@ -2,17 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::{self, ErrorKind};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use tiebreak_audit::{Outcome, Report};
+use tiebreak_audit::{AuditError, Outcome, Report};
+use tiebreak_engine::EngineError;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_remote::cache::{Cache, Told};
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::{Memory, Promise, Store, names, states, transcript};
+use tiebreak_run::run::{Memory, Promise, RunError, Store, names, states, transcript};
 
 use crate::common::served::{Lie, Manner, Served};
 use crate::common::{gpt_job, trained};
@@ -79,7 +82,9 @@ fn a_second_audit_reads_nothing_again_that_a_digest_decides() {
     // Checkpoint 0 is drawn again from the seed by some checks, and read by others: no byte comes twice.
     assert_eq!((promised_bytes(&server), told.fetched), (due, due), "{told:?}");
     assert!(without > due, "without a cache, checkpoints are read twice: {without} and {due}");
+    assert_eq!(told.unasked, 0, "what was fetched and read again was asked for");
     let (second, told) = audited(&server, folder.path());
+    assert_eq!(told.unasked, 16, "a tree, data, five checkpoints, eight traces and a model");
     same(&second, &plain);
     let sent = server.sent();
     assert!(!sent.keys().any(|name| is_promised(name)), "{sent:?}");
@@ -127,13 +132,20 @@ fn damaged_blocks_are_fetched_again() {
     }
     let (again, told) = audited(&server, folder.path());
     same(&again, &plain);
-    assert!(told.damaged >= all.len() as u64 && told.refused.is_some(), "{told:?}");
+    assert!(told.damaged >= all.len() as u64 && told.refused.is_none(), "{told:?}");
     #[cfg(unix)]
     {
         let secret = folder.path().join("secret");
         fs::write(&secret, "secret").unwrap();
         for block in &all {
             fs::remove_dir(block).unwrap();
+            assert!(std::process::Command::new("mkfifo").arg(block).status().unwrap().success());
+        }
+        let (again, told) = audited(&server, folder.path());
+        same(&again, &plain);
+        assert!(told.damaged >= all.len() as u64 && told.refused.is_none(), "{told:?}");
+        for block in &all {
+            let _ = fs::remove_file(block);
             std::os::unix::fs::symlink(&secret, block).unwrap();
         }
         let (again, told) = audited(&server, folder.path());
@@ -192,9 +204,39 @@ fn a_cache_hides_no_fault_of_a_server_and_keeps_none() {
     }
 }
 
-/// Frozen parameters lie in checkpoint 0, which has no record of its own in a replay of a later step.
+/// An error of a server, of a store or of an engine is no word about bytes: what the cache has stays, and nothing is called wrong.
 #[test]
-fn lies_about_the_frozen_parameters_of_checkpoint_0_are_the_caches() {
+fn only_wrong_bytes_are_doubted() {
+    let (run, server, folder) = with_frozen();
+    let records = transcript::read(run.at(names::TRANSCRIPT)).unwrap().0.records;
+    let cache = folder.path().join("cache");
+    let made = Cache::at(&cache, MOST).unwrap();
+    let there = Run::of(made.around(at(&server))).unwrap();
+    states::after(&there, &records, 4).unwrap();
+    let all = blocks(&cache);
+    let io = |kind: ErrorKind| RunError::io(Path::new("there"))(kind.into());
+    let fails = [AuditError::Engine(EngineError::OutOfTime), AuditError::Limit("enough".into())];
+    let kinds =
+        [ErrorKind::PermissionDenied, ErrorKind::TimedOut, ErrorKind::InvalidData, ErrorKind::NotFound];
+    let errors = fails.into_iter().chain(kinds.map(|kind| AuditError::Run(io(kind))));
+    for error in errors {
+        let (text, mut error, mut reads) = (error.to_string(), Some(error), 0);
+        let found = states::settled(&there, &records, 4, || {
+            reads += 1;
+            Err::<(), _>(error.take().unwrap_or_else(|| AuditError::Limit("a second read".into())))
+        });
+        assert_eq!((found.unwrap_err().to_string(), reads), (text, 1));
+        assert!(made.told().wrong == 0 && blocks(&cache) == all);
+    }
+    let file = there.promised(names::checkpoint(4), "state", records[4].state());
+    assert!(file.settled(|_| Err::<(), _>(io(ErrorKind::TimedOut))).is_err());
+    assert!(made.told().wrong == 0 && blocks(&cache) == all);
+    assert!(file.settled(|file| Err::<(), _>(RunError::invalid(file.path(), "it is wrong"))).is_err());
+    assert!(made.told().wrong == 1 && blocks(&cache).len() < all.len());
+}
+
+/// A run whose frozen parameters lie in checkpoint 0, a server of it, and its folder.
+fn with_frozen() -> (Run, Served, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let at_folder = |name: &str| folder.path().join(name);
     let text = fs::read_to_string(gpt_job(folder.path(), "operator", "")).unwrap();
@@ -208,6 +250,14 @@ fn lies_about_the_frozen_parameters_of_checkpoint_0_are_the_caches() {
     let files = files.into_iter().map(|(name, bytes)| (name.to_str().unwrap().replace('\\', "/"), bytes));
     let memory = Memory::holding(files.collect::<BTreeMap<_, _>>());
     let server = Served::new(indexed(&memory), Manner::default());
+    (run, server, folder)
+}
+
+/// Checkpoint 0 has no record of its own in a replay of a later step.
+#[test]
+fn lies_about_the_frozen_parameters_of_checkpoint_0_are_the_caches() {
+    let (run, server, folder) = with_frozen();
+    let at_folder = |name: &str| folder.path().join(name);
     let records = transcript::read(run.at(names::TRANSCRIPT)).unwrap().0.records;
     let due = states::after(&run, &records, 4).unwrap();
     for all_checks in [false, true] {
@@ -234,6 +284,30 @@ fn lies_about_the_frozen_parameters_of_checkpoint_0_are_the_caches() {
     }
 }
 
+/// The part of a store that nobody uses here.
+macro_rules! nothing_is_written {
+    () => {
+        fn replace(&self, _: &str, _: &mut tiebreak_run::run::Contents) -> io::Result<()> {
+            unreachable!("nothing is written")
+        }
+        fn append(&self, _: &str, _: &[u8]) -> io::Result<()> {
+            unreachable!("nothing is written")
+        }
+        fn truncate(&self, _: &str, _: u64) -> io::Result<()> {
+            unreachable!("nothing is written")
+        }
+        fn sync(&self, _: &str) -> io::Result<()> {
+            unreachable!("nothing is written")
+        }
+        fn remove(&self, _: &str) -> io::Result<()> {
+            unreachable!("nothing is written")
+        }
+        fn lock(&self, _: &str) -> io::Result<Box<dyn tiebreak_run::run::Held>> {
+            unreachable!("nothing is written")
+        }
+    };
+}
+
 /// A store of one file of so many bytes, that counts what is read of it.
 struct Counted(Memory, Arc<AtomicU64>);
 
@@ -241,35 +315,68 @@ impl Store for Counted {
     fn place(&self) -> String {
         "counted".into()
     }
-    fn length(&self, name: &str) -> std::io::Result<u64> {
+    fn length(&self, name: &str) -> io::Result<u64> {
         self.0.length(name)
     }
-    fn read(&self, name: &str, range: std::ops::Range<u64>) -> std::io::Result<Vec<u8>> {
+    fn read(&self, name: &str, range: Range<u64>) -> io::Result<Vec<u8>> {
         let bytes = self.0.read(name, range)?;
         self.1.fetch_add(bytes.len() as u64, Relaxed);
         Ok(bytes)
     }
-    fn list(&self, folder: &str) -> std::io::Result<Vec<String>> {
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
         self.0.list(folder)
     }
-    fn replace(&self, _: &str, _: &mut tiebreak_run::run::Contents) -> std::io::Result<()> {
-        unreachable!("nothing is written")
+    nothing_is_written!();
+}
+
+/// A store whose two readers doubt at the same time: each has read before either doubts.
+struct Together(Arc<dyn Store>, Barrier);
+
+impl Store for Together {
+    fn place(&self) -> String {
+        self.0.place()
     }
-    fn append(&self, _: &str, _: &[u8]) -> std::io::Result<()> {
-        unreachable!("nothing is written")
+    fn length(&self, name: &str) -> io::Result<u64> {
+        self.0.length(name)
     }
-    fn truncate(&self, _: &str, _: u64) -> std::io::Result<()> {
-        unreachable!("nothing is written")
+    fn read(&self, name: &str, range: Range<u64>) -> io::Result<Vec<u8>> {
+        self.0.read(name, range)
     }
-    fn sync(&self, _: &str) -> std::io::Result<()> {
-        unreachable!("nothing is written")
+    fn read_promised(&self, name: &str, range: Range<u64>, promise: &Promise) -> io::Result<Vec<u8>> {
+        self.0.read_promised(name, range, promise)
     }
-    fn remove(&self, _: &str) -> std::io::Result<()> {
-        unreachable!("nothing is written")
+    fn doubt(&self, promise: &Promise) -> bool {
+        self.1.wait();
+        self.0.doubt(promise)
     }
-    fn lock(&self, _: &str) -> std::io::Result<Box<dyn tiebreak_run::run::Held>> {
-        unreachable!("nothing is written")
+    fn list(&self, folder: &str) -> io::Result<Vec<String>> {
+        self.0.list(folder)
     }
+    nothing_is_written!();
+}
+
+/// Two checkpoints come from the server alone, and the block of checkpoint 0 that both need lies.
+#[test]
+fn two_checkpoints_that_share_a_lie_are_both_read_again() {
+    let (run, server, folder) = with_frozen();
+    let records = transcript::read(run.at(names::TRANSCRIPT)).unwrap().0.records;
+    let cache = folder.path().join("cache");
+    let through = |most| Cache::at(&cache, most).unwrap().around(at(&server));
+    let seen = states::visit(&Run::of(through(MOST)).unwrap(), &records, 0, |_, _| Ok::<_, RunError>(()));
+    seen.unwrap();
+    blocks(&cache).iter().for_each(|block| forge(block, |bytes| bytes.fill(0xff)));
+    // A cache that takes no block gives those that it has.
+    let store = Arc::new(Together(through(1000), Barrier::new(2)));
+    let steps: Vec<u32> = run.checkpoint_steps().unwrap().into_iter().filter(|&step| step > 0).collect();
+    thread::scope(|scope| {
+        for &step in &steps[..2] {
+            let (there, run, records) = (Run::of(store.clone()).unwrap(), &run, &records);
+            scope.spawn(move || {
+                let due = states::after(run, records, step).unwrap();
+                assert!(states::after(&there, records, step).unwrap() == due, "step {step}");
+            });
+        }
+    });
 }
 
 /// A file of `bytes` bytes, the store that has it, and the count of what is read of that.
@@ -284,6 +391,35 @@ fn promise(number: u8) -> Promise {
     Promise { kind: "data", digest: Digest([number; 32]) }
 }
 
+/// Two readers get the same wrong block before either says so: both may read again.
+#[test]
+fn both_readers_of_a_wrong_block_may_read_again() {
+    const BYTES: u64 = 70_000;
+    let folder = tempfile::tempdir().unwrap();
+    let (right, store, _) = counted(BYTES as usize);
+    let lies = Memory::holding([("file".to_string(), vec![0xff; BYTES as usize])].into());
+    let lies = Arc::new(Counted(lies, Arc::default()));
+    let made = Cache::at(folder.path(), MOST).unwrap();
+    made.around(lies).read_promised("file", 0..BYTES, &promise(1)).unwrap();
+    let made = Cache::at(folder.path(), MOST).unwrap();
+    let (store, both) = (made.around(store), Barrier::new(2));
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let read = || store.read_promised("file", 0..BYTES, &promise(1)).unwrap();
+                let first = read();
+                both.wait();
+                assert!(first != right && store.doubt(&promise(1)) && read() == right);
+                both.wait();
+            });
+        }
+    });
+    let told = made.told();
+    assert_eq!((told.wrong, told.fetched, told.unasked), (1, 2 * BYTES, 0), "{told:?}");
+    assert!(blocks(folder.path()).is_empty());
+    assert!(!store.doubt(&promise(2)), "nobody read it");
+}
+
 #[test]
 fn ranges_come_from_blocks_of_both_sizes() {
     const MIB: u64 = 1 << 20;
@@ -291,7 +427,7 @@ fn ranges_come_from_blocks_of_both_sizes() {
     let (contents, store, count) = counted(length as usize);
     let folder = tempfile::tempdir().unwrap();
     let store = Cache::at(folder.path(), MOST).unwrap().around(store);
-    let read = |range: std::ops::Range<u64>, fetched: u64| {
+    let read = |range: Range<u64>, fetched: u64| {
         let bytes = store.read_promised("file", range.clone(), &promise(1)).unwrap();
         let [first, end] = [range.start, range.end].map(|at| at.min(length) as usize);
         assert!(bytes == contents[first..end.max(first)], "{range:?}");
@@ -370,6 +506,53 @@ fn the_bound_is_kept_and_what_was_read_last_stays() {
     let store = Cache::at(small.path(), 1000).unwrap().around(store);
     assert!(store.read_promised("file", 0..block, &promise(1)).unwrap() == contents);
     assert!(blocks(small.path()).is_empty());
+}
+
+/// A folder that is gone stands for a full disk.
+#[test]
+fn where_nothing_is_kept_no_more_is_read_than_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let (contents, store, count) = counted(200_000);
+    let cache = Cache::at(&folder.path().join("cache"), MOST).unwrap();
+    let store = cache.around(store);
+    let read = |range: Range<u64>| {
+        let bytes = store.read_promised("file", range.clone(), &promise(1)).unwrap();
+        assert!(bytes == contents[range.start as usize..range.end as usize], "{range:?}");
+        count.swap(0, Relaxed)
+    };
+    assert_eq!((read(0..8), cache.told().refused), (65_536, None));
+    fs::remove_dir_all(folder.path().join("cache")).unwrap();
+    read(0..8);
+    assert!(cache.told().refused.is_some());
+    assert_eq!((read(3..11), read(65_530..65_540), read(131_071..199_000)), (8, 10, 67_929));
+}
+
+/// A time that has yet to come is nobody's: a block that has one goes first, or gets the time of its next read.
+#[test]
+fn blocks_of_the_future_go_first() {
+    let folder = tempfile::tempdir().unwrap();
+    let block = 65_536;
+    let (_, store, count) = counted(20 * block as usize);
+    let store = Cache::at(folder.path(), 8 * 65_568).unwrap().around(store);
+    let read = |number: u64| {
+        store.read_promised("file", number * block..number * block + 1, &promise(1)).unwrap();
+        count.swap(0, Relaxed) == 0
+    };
+    let file = |number: u64| {
+        let name = format!("-s{number:010x}");
+        blocks(folder.path()).into_iter().find(|path| path.to_str().unwrap().ends_with(&name))
+    };
+    let later = SystemTime::now() + Duration::from_secs(1_000_000);
+    for number in 0..8 {
+        assert!(!read(number));
+        let time = if number < 4 { later } else { SystemTime::now() - Duration::from_secs(100) };
+        File::options().write(true).open(file(number).unwrap()).unwrap().set_modified(time).unwrap();
+    }
+    assert!(read(0), "it is there");
+    assert!(file(0).unwrap().metadata().unwrap().modified().unwrap() < later);
+    assert!(!read(8));
+    let there = [0, 1, 4, 5, 6, 7, 8].map(|number| file(number).is_some());
+    assert_eq!(there, [true, false, true, true, true, true, true]);
 }
 
 /// Several processes with one folder, which has room for a part of what they read: each gets the right bytes.

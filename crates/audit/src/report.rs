@@ -12,7 +12,7 @@ use tiebreak_engine::EngineError;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::record::Record;
 use tiebreak_run::observers::tally::Tally;
-use tiebreak_run::run::RunError;
+use tiebreak_run::run::{OfContents, RunError};
 use tiebreak_run::step::StepError;
 use tiebreak_run::step::finite::LossesNotFinite;
 
@@ -28,6 +28,12 @@ pub enum AuditError {
     /// A limit that the auditor set.
     #[error("{0}")]
     Limit(String),
+}
+
+impl OfContents for AuditError {
+    fn is_of_contents(&self) -> bool {
+        matches!(self, AuditError::Run(error) if error.is_of_contents())
+    }
 }
 
 impl From<StepError> for AuditError {

@@ -22,7 +22,7 @@ pub struct CacheArgs {
         value_name = "MIB",
         default_value_t = 16384,
         requires = "cache",
-        value_parser = clap::value_parser!(u64).range(1..),
+        value_parser = clap::value_parser!(u64).range(2..),
         hide_short_help = true
     )]
     cache_size: u64,
@@ -50,6 +50,13 @@ impl CacheArgs {
             }
         };
         Ok(run.through(|store| cache.around(store)))
+    }
+
+    /// Says of how many files the cache had bytes, about which an audit says nothing of the address.
+    pub fn not_checked(&self) -> Option<String> {
+        let count = self.made.get()?.told().unasked;
+        let files = if count == 1 { "1 file".into() } else { format!("{count} files") };
+        (count > 0).then(|| format!("what the address has of {files} that were read from the cache"))
     }
 
     /// Says what came from the cache, and what was wrong with it.

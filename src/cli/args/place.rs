@@ -27,12 +27,10 @@ pub fn file_at(place: &Path) -> Result<Stored, RunError> {
     }
     let address = place.to_string_lossy();
     let (folder, name) = address.rsplit_once('/').unwrap_or_default();
-    let store = tiebreak_remote::open_files(folder)?;
-    if name.is_empty() {
-        return Err(RunError::Refused(format!(
-            "{address}: a file is wanted, and the address ends in a slash"
-        )));
+    if name.is_empty() || folder.ends_with(":/") {
+        return Err(RunError::Refused(format!("{address}: a file is wanted, and the address names none")));
     }
+    let store = tiebreak_remote::open_files(folder)?;
     Ok(Stored::new(&store, Path::new(folder), name))
 }
 

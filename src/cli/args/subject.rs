@@ -50,8 +50,8 @@ enum Source {
 
 /// Weights with their job.
 struct Weights {
-    /// The folder of the weights.
-    folder: PathBuf,
+    /// The folder of the weights; none if they are at an address.
+    folder: Option<PathBuf>,
     /// The files that the job names.
     files: JobFiles,
     text: String,
@@ -155,7 +155,8 @@ impl Subject {
         let folder = if of.is_dir() { Some(of) } else { of.parent() };
         // The name of a file alone is one of the current folder.
         let folder = folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let weights = Weights { folder: folder.to_path_buf(), files, text, job, program };
+        let folder = (!tiebreak_remote::is_address(of)).then(|| folder.to_path_buf());
+        let weights = Weights { folder, files, text, job, program };
         Ok(Subject { source: Source::Files(Box::new(weights)), network, model, whose })
     }
 
@@ -199,7 +200,7 @@ impl Subject {
         };
         model.truncate(program.released());
         let folder = named.job.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = folder.unwrap_or(Path::new(".")).to_path_buf();
+        let folder = Some(folder.unwrap_or(Path::new(".")).to_path_buf());
         let weights = Weights { folder, files, text, job, program };
         let whose = "the weights that the job names".into();
         Ok(Subject { source: Source::Files(Box::new(weights)), network, model, whose })
@@ -260,11 +261,18 @@ impl Subject {
     /// weights.
     ///
     /// # Errors
-    /// If a file cannot be read.
+    /// If a file cannot be read, or the weights are at an address.
     pub fn companions(&self) -> Result<(PathBuf, Companions), Failure> {
         match &self.source {
             Source::Run(run) => Ok((run.layout.companions(), Companions::of_run(run)?)),
-            Source::Files(of) => Ok((of.folder.clone(), Companions::released(&of.folder)?)),
+            Source::Files(of) => {
+                let folder = of.folder.clone().ok_or_else(|| {
+                    let why = "the model is at an address, and no tokenizer is read from there";
+                    Failure::new(Exit::Usage, why).help("name a tokenizer here with --tokenizer")
+                })?;
+                let found = Companions::released(&folder)?;
+                Ok((folder, found))
+            }
         }
     }
 

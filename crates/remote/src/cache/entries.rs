@@ -87,20 +87,15 @@ impl Entries {
 
     /// The block of this name, if it has `length` bytes.
     pub(super) fn get(&self, name: &str, length: usize) -> Kept {
-        let path = self.folder.join(name);
-        match fs::symlink_metadata(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Kept::Absent,
-            // Links and pipes are not opened.
-            Ok(found) if found.is_file() && found.len() == (CHECKSUM + length) as u64 => {}
-            _ => return Kept::Damaged,
-        }
-        let mut bytes = Vec::with_capacity(CHECKSUM + length);
-        let file = match File::open(&path) {
+        let file = match opened(&self.folder.join(name)) {
             Ok(file) => file,
-            // Another process removed it meanwhile.
             Err(error) if error.kind() == ErrorKind::NotFound => return Kept::Absent,
             Err(_) => return Kept::Damaged,
         };
+        if !file.metadata().is_ok_and(|found| found.is_file() && found.len() == (CHECKSUM + length) as u64) {
+            return Kept::Damaged;
+        }
+        let mut bytes = Vec::with_capacity(CHECKSUM + length);
         let read = (&file).take((CHECKSUM + length) as u64).read_to_end(&mut bytes);
         let Some((sum, block)) = bytes.split_first_chunk::<CHECKSUM>() else { return Kept::Damaged };
         if read.is_err() || block.len() != length || *sum != checksum(name, block) {
@@ -131,7 +126,8 @@ impl Entries {
         }
     }
 
-    /// Writes a block, whole or not at all, after the oldest ones made room for it.
+    /// Writes a block, whole or not at all, after the oldest ones made room for it. What has no room is not kept, nor a block whose name
+    /// something else has.
     pub(super) fn put(&self, name: &str, block: &[u8]) -> io::Result<()> {
         let length = (CHECKSUM + block.len()) as u64;
         if length > self.most {
@@ -152,13 +148,19 @@ impl Entries {
         size.unseen = size.unseen.saturating_add(length);
         drop(size);
         let bytes = [&checksum(name, block)[..], block].concat();
-        disk::replace_shared(&self.folder.join(name), &bytes)
+        let path = self.folder.join(name);
+        disk::replace_shared(&path, &bytes).or_else(|error| {
+            // Another process removed the file, or no block has the block's name: that is no word about other blocks.
+            let of_name = matches!(error.kind(), ErrorKind::NotFound | ErrorKind::AlreadyExists);
+            let of_name = (of_name && self.folder.is_dir()) || path.is_dir();
+            if of_name { Ok(()) } else { Err(error) }
+        })
     }
 
     /// Looks at the whole folder, and removes the blocks that were not read for the longest time if `length` bytes have no room. Returns
     /// the bytes that are there.
     fn made_room(&self, length: u64) -> io::Result<u64> {
-        let mut all = Vec::new();
+        let (mut all, now) = (Vec::new(), SystemTime::now());
         for entry in fs::read_dir(&self.folder)?.take(LISTED_MAX) {
             let name = entry?.file_name().to_string_lossy().into_owned();
             if !is_block(&name) && !is_partial(&name) {
@@ -168,7 +170,9 @@ impl Entries {
             if let Ok(found) = fs::symlink_metadata(self.folder.join(&name))
                 && !found.is_dir()
             {
-                all.push((found.modified().unwrap_or(SystemTime::UNIX_EPOCH), found.len(), name));
+                // A time that has yet to come says nothing: such a block would stay for ever.
+                let time = found.modified().ok().filter(|time| is_near(*time, now) || *time <= now);
+                all.push((time.unwrap_or(SystemTime::UNIX_EPOCH), found.len(), name));
             }
         }
         let mut bytes = all.iter().fold(0u64, |bytes, (_, length, _)| bytes.saturating_add(*length));
@@ -176,7 +180,7 @@ impl Entries {
             return Ok(bytes);
         }
         all.sort_unstable();
-        let (now, least) = (SystemTime::now(), self.most - self.most / FREED_SHARE);
+        let least = self.most - self.most / FREED_SHARE;
         let is_old = |time| now.duration_since(time).is_ok_and(|age| age >= WRITTEN_WITHIN);
         // Another process may be writing the partial ones.
         let goes = all.into_iter().filter(|(time, _, name)| is_block(name) || is_old(*time));
@@ -199,7 +203,24 @@ impl Entries {
 fn mark(file: &File) {
     let now = SystemTime::now();
     let before = file.metadata().and_then(|found| found.modified());
-    if before.is_ok_and(|before| now.duration_since(before).is_ok_and(|age| age >= MARKED_AFTER)) {
+    if before.is_ok_and(|before| !is_near(before, now)) {
         let _ = file.set_modified(now);
     }
+}
+
+/// True if two times are so near that nothing depends on which is the later one: clocks of several machines differ.
+fn is_near(time: SystemTime, now: SystemTime) -> bool {
+    now.duration_since(time).unwrap_or_else(|later| later.duration()) < MARKED_AFTER
+}
+
+/// Opens what has the name of a block. A link is not followed, and nobody waits for a pipe's other end.
+fn opened(path: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    // FILE_FLAG_OPEN_REPARSE_POINT: a link itself, which is no plain file.
+    #[cfg(windows)]
+    std::os::windows::fs::OpenOptionsExt::custom_flags(&mut options, 0x0020_0000);
+    options.open(path)
 }

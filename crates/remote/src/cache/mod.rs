@@ -28,6 +28,8 @@ pub struct Told {
     pub read: u64,
     /// Bytes that came from servers.
     pub fetched: u64,
+    /// Files of which bytes were in the cache before: a server was not asked for these.
+    pub unasked: u64,
     /// Blocks that were no whole blocks any more.
     pub damaged: u64,
     /// Files whose bytes in the cache were not those that the run's digests promise.
@@ -43,6 +45,10 @@ struct Use {
     keys: Vec<String>,
     /// Somebody got bytes from the cache.
     served: bool,
+    /// Some of these were in the cache before.
+    unasked: bool,
+    /// The small blocks that came from a server.
+    came: HashSet<u64>,
     /// Bytes were wrong: the cache gives no more of them, and takes none.
     doubted: bool,
 }
@@ -105,7 +111,9 @@ impl Cache {
 
     /// What the cache did so far.
     pub fn told(&self) -> Told {
-        self.state().told.clone()
+        let state = self.state();
+        let unasked = state.uses.values().filter(|used| used.unasked && !used.doubted).count() as u64;
+        Told { unasked, ..state.told.clone() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -146,14 +154,16 @@ impl Cache {
                 continue;
             }
             let Some(missing) = self.missing(file, at, end) else { continue };
-            let came = fetch(missing.clone()).inspect(|came| self.keep(file, missing.start, came));
-            self.arrived(file, missing.clone());
+            // Nobody reads more than was asked for where nothing is kept.
+            let wanted = if self.takes(file.promise) { missing.clone() } else { at..missing.end.min(end) };
+            let came = fetch(wanted.clone()).inspect(|came| self.keep(file, wanted.start, came));
+            self.arrived(file, missing);
             let came = came?;
-            let last = end.min(missing.start + came.len() as u64);
+            let last = end.min(wanted.start + came.len() as u64);
             if last <= at {
                 return Ok(all); // the server has fewer bytes
             }
-            all.extend_from_slice(&came[(at - missing.start) as usize..(last - missing.start) as usize]);
+            all.extend_from_slice(&came[(at - wanted.start) as usize..(last - wanted.start) as usize]);
             at = last;
         }
         Ok(all)
@@ -168,6 +178,7 @@ impl Cache {
                 Kept::Block(block) => {
                     if let Some(used) = self.state().uses.get_mut(file.promise) {
                         used.served = true;
+                        used.unasked |= !used.came.contains(&(at / SMALL));
                     }
                     return Some((range.start, block));
                 }
@@ -218,11 +229,16 @@ impl Cache {
     /// Keeps the whole blocks of bytes that begin at `start`, where a small block begins.
     fn keep(&self, file: &Blocks, start: u64, bytes: &[u8]) {
         let (mut at, end) = (start, start + bytes.len() as u64);
-        self.state().told.fetched += bytes.len() as u64;
+        let mut state = self.state();
+        state.told.fetched += bytes.len() as u64;
+        if let Some(used) = state.uses.get_mut(file.promise) {
+            used.came.extend(start / SMALL..end.div_ceil(SMALL));
+        }
+        drop(state);
         while at < end {
             let (large, small) = (file.block(at, LARGE), file.block(at, SMALL));
             let (name, range) = if large.1.start == at && large.1.end <= end { large } else { small };
-            if range.end > end || self.state().told.refused.is_some() {
+            if range.end > end || !self.takes(file.promise) {
                 return;
             }
             let block = &bytes[(range.start - start) as usize..(range.end - start) as usize];
@@ -233,10 +249,20 @@ impl Cache {
         }
     }
 
-    /// Forgets the bytes of a file that were wrong, and takes no others. True if the cache gave some of them.
+    /// True if blocks of a file are written.
+    fn takes(&self, promise: &Promise) -> bool {
+        let state = self.state();
+        state.told.refused.is_none() && !state.uses.get(promise).is_some_and(|used| used.doubted)
+    }
+
+    /// Forgets the bytes of a file that were wrong, and takes no others. True if the cache gave some of them, to this reader or to another
+    /// one: readers may have had the same wrong block before the first of them says so.
     fn doubt(&self, promise: &Promise) -> bool {
         let mut state = self.state();
-        let Some(used) = state.uses.get_mut(promise).filter(|used| !used.doubted) else { return false };
+        let Some(used) = state.uses.get_mut(promise) else { return false };
+        if used.doubted {
+            return used.served;
+        }
         used.doubted = true;
         let (keys, served) = (std::mem::take(&mut used.keys), used.served);
         state.told.wrong += u64::from(served);
@@ -267,7 +293,10 @@ impl Store for Cached {
 
     fn read_promised(&self, name: &str, range: Range<u64>, promise: &Promise) -> io::Result<Vec<u8>> {
         match self.cache.blocks(promise, self.store.length(name)?) {
-            None => self.store.read(name, range),
+            None => {
+                let read = self.store.read(name, range);
+                read.inspect(|bytes| self.cache.state().told.fetched += bytes.len() as u64)
+            }
             Some(file) => self.cache.read(&file, range, &|range| self.store.read(name, range)),
         }
     }

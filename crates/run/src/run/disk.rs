@@ -4,11 +4,12 @@
 //! trainer at any of them.
 
 use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::string::FromUtf8Error;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::error::RunError;
 use tiebreak_record::commit::Malformed;
@@ -152,25 +153,26 @@ impl Disk {
     }
 }
 
-/// Replaces a file that several processes may write at once, and that nobody misses: readers find one of the contents, whole. Nothing
-/// waits for the disk, so a crash may lose the file or damage it.
+/// Replaces a file that several processes may write at once, here and on other machines, and that nobody misses: readers find one of the
+/// contents, whole. Nothing waits for the disk, so a crash may lose the file or damage it.
 ///
 /// # Errors
-/// If the system refuses.
+/// If the system refuses. `NotFound` or `AlreadyExists` if somebody else removed what was written, or has its temporary name.
 ///
 /// # Panics
 /// If `path` has no file name.
 #[doc(hidden)] // for caches alone
 pub fn replace_shared(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    // Processes in containers have the same numbers, so the name is a random one: a map's hasher is seeded by the system.
+    static SEEDED: OnceLock<RandomState> = OnceLock::new();
     static WRITTEN: AtomicU64 = AtomicU64::new(0);
     let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+    let random = SEEDED.get_or_init(RandomState::new).hash_one((std::process::id(), number));
     let name = path.file_name().expect("a file in a cache has a name").to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.{}-{number}.partial", std::process::id()));
-    // A process of the same number may have left one, here or on another machine. A link is no file to write to.
-    let _ = fs::remove_file(&temporary);
-    let written = File::create_new(&temporary)
-        .and_then(|mut file| file.write_all(bytes))
-        .and_then(|()| fs::rename(&temporary, path));
+    let temporary = path.with_file_name(format!(".{name}.{random:016x}.partial"));
+    // A file that is there is another process's, and a link is no file to write to.
+    let mut file = File::create_new(&temporary)?;
+    let written = file.write_all(bytes).and_then(|()| fs::rename(&temporary, path));
     if written.is_err() {
         let _ = fs::remove_file(&temporary);
     }

@@ -97,6 +97,20 @@ impl From<DataError> for RunError {
     }
 }
 
+/// An error of a check, which says whether the bytes that were read are at fault.
+#[doc(hidden)] // for the layers above
+pub trait OfContents {
+    /// True if bytes were other than they should be. False if there were none, or if the reader failed.
+    fn is_of_contents(&self) -> bool;
+}
+
+impl OfContents for RunError {
+    fn is_of_contents(&self) -> bool {
+        // A server's answer that is no right one is an error of the store.
+        matches!(self, RunError::Malformed { .. })
+    }
+}
+
 impl RunError {
     /// The file or folder that the error is about, if it is about one.
     pub fn path(&self) -> Option<&Path> {

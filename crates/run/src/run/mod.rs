@@ -50,7 +50,7 @@ mod vision_config;
 pub mod weights;
 pub mod withdraw;
 
-pub use error::RunError;
+pub use error::{OfContents, RunError};
 pub use folder::Folder;
 pub use job::{check_thresholds, program as read_program, read as read_job, read_logged as read_logged_job};
 pub use job_files::JobFiles;

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::path::Path;
 
 use super::dir::Run;
-use super::error::RunError;
+use super::error::{OfContents, RunError};
 use super::frozen::Files;
 pub use super::frozen::{read, write};
 use super::{checkpoint, frozen, initial};
@@ -45,19 +45,19 @@ pub fn after(run: &Run, records: &[Record], step: u32) -> Result<State, RunError
 }
 
 /// Reads the state after a step by `read`, which checks it, and once more if the first read failed by bytes that nobody vouches for: a
-/// cache's are no fault of the run's.
+/// cache's are no fault of the run's. An error of the store, of the engine or of this machine says nothing about bytes.
 ///
 /// # Errors
 /// As `read`.
 #[doc(hidden)] // for the layers above
-pub fn settled<T, E>(
+pub fn settled<T, E: OfContents>(
     run: &Run,
     records: &[Record],
     step: u32,
     mut read: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
     match read() {
-        Err(_) if frozen::doubt(run, records, step) => read(),
+        Err(error) if error.is_of_contents() && frozen::doubt(run, records, step) => read(),
         found => found,
     }
 }

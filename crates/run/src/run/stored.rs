@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::disk::not_text;
-use super::error::RunError;
+use super::error::{OfContents, RunError};
 use super::folder::Folder;
 use super::store::{Promise, Store};
 use tiebreak_job::manifest::{GroupTree, Source};
@@ -54,14 +54,14 @@ impl Stored {
     }
 
     /// Checks the file, and checks it once more if the first check failed by bytes that nobody vouches for: a cache's are no fault of
-    /// the run's.
+    /// the run's. An error of the store or of this machine says nothing about bytes.
     ///
     /// # Errors
     /// As `check`.
     #[doc(hidden)] // for audits alone
-    pub fn settled<T, E>(&self, mut check: impl FnMut(&Stored) -> Result<T, E>) -> Result<T, E> {
+    pub fn settled<T, E: OfContents>(&self, mut check: impl FnMut(&Stored) -> Result<T, E>) -> Result<T, E> {
         match check(self) {
-            Err(_) if self.doubt() => check(self),
+            Err(error) if error.is_of_contents() && self.doubt() => check(self),
             found => found,
         }
     }

@@ -218,9 +218,11 @@ impl Outgoing {
         messages: &[&[u8]],
         stop: &AtomicBool,
     ) -> Result<(), RankError> {
-        let mut sent = self.stream.set_write_timeout(Some(LOOK_UP));
+        // A socket of Winsock is in no known state once a send took too long: nobody looks up there.
+        let (patience, stop) = if cfg!(unix) { (LOOK_UP, Some(stop)) } else { (self.timeout, None) };
+        let mut sent = self.stream.set_write_timeout(Some(patience));
         for message in messages {
-            sent = sent.and_then(|()| self.write(kind, message, Some(stop)));
+            sent = sent.and_then(|()| self.write(kind, message, stop));
         }
         let sent = sent.and_then(|()| self.stream.set_write_timeout(Some(self.timeout)));
         sent.map_err(|error| broken(self.peer, self.timeout, error))

@@ -265,11 +265,10 @@ fn audited(printer: Printer, path: &Path, options: &Options, traces: &Traces) ->
     let limit = left(options.limits.time(), start);
     let about = page::about(&run, &checked, path, public.as_ref());
     let mut engines: Vec<&mut dyn Engine> = engines.iter_mut().map(|engine| engine.as_mut() as _).collect();
-    let (report, verdict) = audit_in_jobs(&run, &mut engines, native, checked, plan, limit, &mut bar)?;
+    let (mut report, verdict) = audit_in_jobs(&run, &mut engines, native, checked, plan, limit, &mut bar)?;
+    report.not_checked.extend(options.cache.not_checked());
     bar.end().iter().for_each(|problem| printer.problem(problem));
-    if verdict.is_none() {
-        say_no_verdict(printer, &run, &report);
-    }
+    say_no_verdict(printer, &run, &report, verdict.as_ref());
     Ok(publish(printer, &report, verdict.as_ref(), options, (signer.as_ref(), &about), check.as_ref()))
 }
 
@@ -387,8 +386,8 @@ fn checked(
 }
 
 /// Says why there is no verdict about a run that hides, if the audit found a cheat.
-fn say_no_verdict(printer: Printer, run: &Run, report: &Report) {
-    if run.job().hides() && exit(report) == Exit::Diverges {
+fn say_no_verdict(printer: Printer, run: &Run, report: &Report, verdict: Option<&Verdict>) {
+    if verdict.is_none() && run.job().hides() && exit(report) == Exit::Diverges {
         let why = "evidence would show what the run's commitments hide (commit.scheme 1), and nobody could check it without the \
                    salt key";
         printer.say(format!(

@@ -495,7 +495,7 @@ impl Watch {
                 format!("head over {} records: steps {steps} match, {covered} of {all} are trained", head.1);
             self.printer.say(told);
         } else if !self.torn && verdict.is_none() {
-            say_no_verdict(self.printer, run, &report);
+            say_no_verdict(self.printer, run, &report, None);
         }
         self.found = Some(Found { report, verdict, about });
         self.keep_report();

@@ -13,7 +13,7 @@ use tiebreak_train::ranks::slots::SlotPlan;
 /// The ranks that a check is about.
 #[derive(clap::Args, Clone, Copy)]
 pub struct RanksArgs {
-    /// Say what each of so many ranks takes.
+    /// Say what each of so many ranks takes: memory on the CPU, and bytes that it sends.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..=4096))]
     ranks: Option<u32>,
     /// Ranks divide the optimizer's state.
@@ -69,7 +69,7 @@ impl OfRanks {
     pub fn text(&self) -> String {
         let [step, gradients] = [self.step, self.gradients].map(bytes_text);
         let line = format!(
-            "\na rank of {} takes {step} for the tensors of a step, and sends up to {gradients} of gradients a step",
+            "\na rank of {} takes {step} on the CPU for the tensors of a step, and sends up to {gradients} of gradients a step",
             self.ranks
         );
         let Some(Slots { most, all, sent }) = &self.slots else { return line };
