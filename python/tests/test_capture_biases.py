@@ -57,6 +57,10 @@ if torch is not None:
         "distances of earlier positions": attending(by_hand(lambda m: m.t(bucket).permute(2, 0, 1)[None].expand(1, -1, -1, -1), behind), t=lambda: nn.Embedding(12, HEADS)),
         "entries": attending(by_hand(looked_up), p=rows_of(2 * POSITIONS - 1, HEADS)),
         "entries of heads, and a constant": attending(by_hand(lambda m: m.p[:, bucket] + alibi.to(m.p.dtype)), p=rows_of(HEADS, 2 * POSITIONS - 1)),
+        # True is 1 in a sum, and no position that is seen.
+        "earlier positions as ones": attending(by_hand(lambda m: distance <= 0)),
+        "holes as ones": attending(by_hand(lambda m: torch.eye(POSITIONS).bool() | (distance < -1))),
+        "entries, and two constants as ones": attending(by_hand(lambda m: m.p[:, bucket] + (distance <= 0) + (distance >= 0)), p=rows_of(HEADS, 2 * POSITIONS - 1)),
         "entries as a mask": attending(lambda m, q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=looked_up(m)), p=rows_of(2 * POSITIONS - 1, HEADS)),
         "merged heads": attending(lambda m, q, k, v: (lambda q, k, v: (waves.to(q.dtype).repeat(len(q) // 2, 1, 1).baddbmm(q, k.transpose(1, 2), beta=1.0, alpha=0.5)
                                   .view(-1, HEADS, POSITIONS, POSITIONS).masked_fill(behind, float("-inf")).softmax(-1).flatten(0, 1).bmm(v)))(*(x.flatten(0, 1) for x in (q, k, v))).view(-1, HEADS, POSITIONS, 4)),

@@ -257,6 +257,15 @@ def masked(m: Matcher, x: Value, mask: Any) -> Value:
     return x._replace(name=_with(m, x.name, mask, "the mask of its scores"))
 
 
+def increased(m: Matcher, x: Value, addend: Value) -> Value:
+    """Scores plus an addend. True and False are the numbers 1 and 0 there, and no mask."""
+    if addend.layout == "mask" and str(addend.name.real.dtype) == "torch.bool":
+        raise Refused("it adds True and False to the scores of an attention", "hide positions by masked_fill, or add numbers")
+    if addend.layout == "constant" and str(addend.name.dtype) == "torch.bool":
+        addend = addend._replace(name=addend.name.float())
+    return masked(m, x, addend)
+
+
 def added(m: Matcher, a: Dict[str, Any], out: Any) -> Value:
     """`baddbmm`: an addend times a number, and a product of queries and keys times a number."""
     x, addend = batched(m, {"self": a["batch1"], "mat2": a["batch2"]}, out), a["self"]

@@ -44,7 +44,8 @@ def computed(m: Matcher, node: Any, values: Dict[Any, Any]) -> Optional[Value]:
     if target in SUMS and sorted(value.layout for value in inputs) == ["constant", "entries"] and node.kwargs.get("alpha", 1) == 1:
         constant, entries = sorted(inputs, key=lambda value: value.layout)
         shape = tuple(node.meta["val"].shape)
-        plus = constant.name if entries.name.plus is None else constant.name + entries.name.plus
+        # PyTorch promotes each of them to the entries' dtype.
+        plus = constant.name.float() if entries.name.plus is None else constant.name.float() + entries.name.plus
         return _of(entries.name.parameter, entries.name.at.expand(shape), plus.expand(shape))
     first, *others = inputs
     if target == GREATER and sorted(value.layout for value in inputs) == ["constant", "scores"]:
@@ -57,6 +58,8 @@ def computed(m: Matcher, node: Any, values: Dict[Any, Any]) -> Optional[Value]:
         shape = m.shapes[first.name]
         numbers = torch.arange(math.prod(shape)).reshape(shape)
         if target == EMBEDDING:
+            if any(node.args[3:]) or node.kwargs.get("scale_grad_by_freq") or node.kwargs.get("sparse"):
+                return None
             # Rows in the order of positions are tables.
             indices, padding = others[0].name, node.args[2] if len(node.args) > 2 else -1
             if padding >= 0 and bool((indices == padding).any()):

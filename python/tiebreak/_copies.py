@@ -8,7 +8,8 @@ from typing import List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from ._matcher import Matcher
+from ._mask import ELEMENTS_MAX
+from ._matcher import Matcher, Refused
 
 # More runs than these are a product with a matrix of zeros and ones.
 RUNS_MAX = 32
@@ -37,6 +38,8 @@ class Chosen(NamedTuple):
 
     def matrix(self, width: int) -> np.ndarray:
         """The matrix [width, size] of zeros and ones that chooses them in a product."""
+        if width * self.size > ELEMENTS_MAX:
+            raise Refused(f"it chooses {width} of {self.size} numbers by a matrix, which would be too large", "choose runs of fewer numbers")
         matrix = np.zeros((width, self.size), np.float32)
         matrix[self.places, self.taken] = 1
         return matrix

@@ -19,8 +19,9 @@ INSTEAD = (
 
 
 class Draw(NamedTuple):
-    """A number for each sample: 0, or `factor` with the probability `kept`. `kept` is None of a uniform number, to which `added` was added."""
+    """A number for each sample: 0, or `factor` with the probability `kept`. `kept` is None of a uniform number, to which `added` was added. `node` draws it."""
 
+    node: Any
     kept: Optional[float]
     factor: float = 1.0
     added: Optional[float] = None
@@ -38,20 +39,20 @@ def unwritten(m: Matcher, a: Given, out: Any) -> Value:
 def uniform(m: Matcher, a: Given, out: Any) -> Value:
     shape = tuple(out.meta["val"].shape)
     _of_samples(m, shape)
-    return Value(Draw(None), "draw", shape)
+    return Value(Draw(out, None), "draw", shape)
 
 
 def bernoulli(m: Matcher, a: Given, out: Any) -> Value:
     if a["self"].layout not in ("constant", "unwritten"):
         raise Refused("it draws into a tensor of activations", INSTEAD)
     _of_samples(m, a["self"].shape)
-    return Value(_drawn(a["p"]), "draw", a["self"].shape)
+    return Value(_drawn(out, a["p"]), "draw", a["self"].shape)
 
 
-def _drawn(kept: float) -> Draw:
+def _drawn(node: Any, kept: float) -> Draw:
     if not isinstance(kept, (int, float)) or not 0 < kept <= 1:
         raise Refused(f"it keeps a sample with the probability {kept!r:.40}", "give a probability of dropping at least 0 and below 1")
-    return Draw(float(kept))
+    return Draw(node, float(kept))
 
 
 def increased(x: Value, y: Any) -> Value:
@@ -65,7 +66,14 @@ def floor(m: Matcher, a: Given, out: Any) -> Value:
     x = a["self"]
     if not isinstance(x, Value) or x.layout != "draw" or x.name.added is None:
         raise Refused("it rounds down something else than the sum of a uniform number and a probability", INSTEAD)
-    return x._replace(name=_drawn(x.name.added))
+    return x._replace(name=_drawn(x.name.node, x.name.added))
+
+
+def _number_of(y: Any) -> float:
+    """The number by which a formula multiplies; 1 of anything else."""
+    if isinstance(y, Value) and y.layout == "formula" and y.name.op == "mul":
+        return next((float(n) for n in y.name.args if isinstance(n, (int, float))), 1.0)
+    return 1.0
 
 
 def multiplied(m: Matcher, x: Any, y: Any, out: Any) -> Value:
@@ -75,13 +83,20 @@ def multiplied(m: Matcher, x: Any, y: Any, out: Any) -> Value:
         raise Refused("it multiplies by a uniform number", INSTEAD)
     if isinstance(y, (int, float)):
         return x._replace(name=x.name._replace(factor=x.name.factor * y))
-    y = whole(m, y)
+    before, y = _number_of(y), whole(m, y)
     if not isinstance(y, Value) or y.layout == "draw" or len(y.shape) != len(x.shape) or y.shape[0] != m.batch:
         raise Refused("it multiplies a draw by something else than activations of each sample", INSTEAD)
     if x.name.kept == 1:
         return product(m, y, x.name.factor, out) if x.name.factor != 1 else y
+    if m.draws.setdefault(x.name.node, out) is not out:
+        raise Refused("it multiplies by a draw that another operator multiplies by already", "draw anew for each product, or multiply once")
     # The dropout divides what it keeps by the probability.
     factor = x.name.factor * x.name.kept
+    if not math.isclose(before * factor, 1, rel_tol=1e-6):
+        raise Refused(
+            f"it keeps a sample with the probability {x.name.kept} without dividing what it keeps by that: an evaluation would differ from model.eval()",
+            "divide the draw, or what it multiplies, by the probability of keeping a sample",
+        )
     if not math.isclose(factor, 1, rel_tol=1e-12):
         y = product(m, y, factor, out)
     name, layout = m.any(y)

@@ -270,7 +270,7 @@ def _add(m: Matcher, a: Given, out: Any) -> Value:
     if not isinstance(x, Value) or not isinstance(y, Value) or "formula" in (x.layout, y.layout):
         return formula(m, "add", out, x, y)
     if "scores" in (x.layout, y.layout):
-        return _attention.masked(m, x, y) if x.layout == "scores" else _attention.masked(m, y, x)
+        return _attention.increased(m, x, y) if x.layout == "scores" else _attention.increased(m, y, x)
     return plus(m, x, y, out)
 
 

@@ -155,6 +155,8 @@ class Matcher:
         # Linear layers whose cuts are no layers, and those that turned out to be such.
         self.uncut: Set[Any] = set()
         self.uncut_next: Set[Any] = set()
+        # The operator that multiplies by each draw of stochastic depth.
+        self.draws: Dict[Any, Any] = {}
         # The operators in place (`_in_place.py`); the graph's node at hand, and of which one each node of the network is made.
         self.writes: Any = None
         self.at: Any = None

@@ -11,7 +11,7 @@ from typing import Any, List, NamedTuple, Optional, Tuple
 import numpy as np
 
 from ._copies import Chosen, copied
-from ._matcher import Matcher, Value
+from ._matcher import Matcher, Refused, Value
 
 
 class Source(NamedTuple):
@@ -109,5 +109,7 @@ def made(m: Matcher, plan: Placed) -> str:
     for token, chosen in plan.tokens:
         rows = m.rows_of(token)
         rows = rows if chosen.is_all(plan.positions) else copied(m, rows, "rows", chosen, plan.positions, most=None)
+        if rows is None:
+            raise Refused(f"it moves rows of {plan.positions} positions, which are too many", "give an example batch of shorter samples")
         name = m.node("position_embedding", name, rows, tail="tokens")
     return name

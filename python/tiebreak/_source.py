@@ -34,9 +34,13 @@ def place(node: Any) -> str:
 def of_network(why: str, file: str, made_of: Mapping[str, Any]) -> str:
     """What is said of a network file, as a refusal of the model's operator that made the node."""
     why = why[len(file) + 2 :] if why.startswith(f"{file}: ") else why
-    found = re.fullmatch(r"node (\S+) \((\w+)\): (.*)", why, re.DOTALL)
-    at, said = ("the model", why) if found is None else (place(made_of.get(found[1])), f"its operator `{found[2]}` cannot be made: {found[3]}")
-    instead = next((instead for pattern, instead in INSTEAD if re.search(pattern, said)), "use other sizes, or write it with what the page lists")
+    found = re.fullmatch(r"node ([^\s:]+)(?: \((\w+)\))?: (.*)", why, re.DOTALL)
+    if found is None:
+        at, said, about = "the model", why, why
+    else:
+        name, operator, about = found.groups()
+        at, said = place(made_of.get(name)), f"its operator {f'`{operator}`' if operator else name} cannot be made: {about}"
+    instead = next((instead for pattern, instead in INSTEAD if re.search(pattern, about)), "use other sizes, or write it with what the page lists")
     return f"{at}: {said}; {instead}"
 
 
