@@ -61,6 +61,7 @@ fn each(
 }
 
 /// [`exp`] of each element.
+#[doc(hidden)] // for the layers above
 #[inline(always)]
 pub fn exp_each(x: &[u32], out: &mut [u32]) {
     let usual = |x: u32| (0x3300_0001..0x42d0_0000).contains(&(x & !SIGN));
@@ -68,6 +69,7 @@ pub fn exp_each(x: &[u32], out: &mut [u32]) {
 }
 
 /// [`tanh`] of each element.
+#[doc(hidden)] // for the layers above
 #[inline(always)]
 pub fn tanh_each(x: &[u32], out: &mut [u32]) {
     let usual = |x: u32| (0x3980_0000..0x41a0_0000).contains(&(x & !SIGN));
@@ -76,6 +78,7 @@ pub fn tanh_each(x: &[u32], out: &mut [u32]) {
 }
 
 /// [`erf`] of each element.
+#[doc(hidden)] // for the layers above
 #[inline(always)]
 pub fn erf_each(x: &[u32], out: &mut [u32]) {
     let usual = |x: u32| (1..0x4080_0000).contains(&(x & !SIGN));
