@@ -440,6 +440,18 @@ pub(crate) fn own_heads(b: &Builder, k: TensorId, [channels, heads]: [u32; 2]) -
     Ok(own)
 }
 
+/// The positions of a sample, and q, k and v with as many heads of keys and values as of queries.
+fn repeated(
+    b: &mut Builder,
+    [q, k, v]: [TensorId; 3],
+    [samples, heads]: [u32; 2],
+) -> Result<(u32, [TensorId; 3]), String> {
+    let [positions, channels] = cut_into_heads(b, q, [samples, heads])?;
+    let own = own_heads(b, k, [channels, heads])?;
+    let [k, v] = [k, v].map(|x| repeat_heads(b, x, own, heads / own));
+    Ok((positions, [q, k, v]))
+}
+
 /// Attention of q [N, C] over k and v [N, X], whose heads serve several heads of queries.
 pub(crate) fn grouped_attention(
     b: &mut Builder,
@@ -448,16 +460,14 @@ pub(crate) fn grouped_attention(
     [samples, heads]: [u32; 2],
     drop: Option<(Dropout, u32)>,
 ) -> Result<TensorId, String> {
-    let [_, channels] = cut_into_heads(b, q, [samples, heads])?;
-    let own = own_heads(b, k, [channels, heads])?;
     if let Seen::Unpadded { ids, .. } = seen {
         let (found, due) = (b.tensor(ids).len(), b.shape(q)[0]);
         if found != due as usize {
             return Err(format!("the ids ({found}) must be as many as N = {due} rows"));
         }
     }
-    let [k, v] = [k, v].map(|x| repeat_heads(b, x, own, heads / own));
-    Ok(attention(b, seen, [q, k, v], [samples, heads], drop))
+    let (_, q_k_v) = repeated(b, [q, k, v], [samples, heads])?;
+    Ok(attention(b, seen, q_k_v, [samples, heads], drop))
 }
 
 /// [`grouped_attention`] over all positions, with an addend [H, T T] of each head's products of queries and keys.
@@ -471,16 +481,14 @@ pub(crate) fn biased_attention(
     [samples, heads]: [u32; 2],
     drop: Option<(Dropout, u32)>,
 ) -> Result<TensorId, String> {
-    let [positions, channels] = cut_into_heads(b, q, [samples, heads])?;
-    let own = own_heads(b, k, [channels, heads])?;
+    let (positions, q_k_v) = repeated(b, [q, k, v], [samples, heads])?;
     let found = b.shape(bias);
     if positions.checked_mul(positions).is_none_or(|square| found != [heads, square]) {
         return Err(format!(
             "the bias is {found:?}, and {heads} heads of {positions} positions need [{heads}, {positions} * {positions}]"
         ));
     }
-    let [k, v] = [k, v].map(|x| repeat_heads(b, x, own, heads / own));
-    Ok(attention_with(b, Seen::All, [q, k, v], Changed::Bias(bias), [samples, heads], drop))
+    Ok(attention_with(b, Seen::All, q_k_v, Changed::Bias(bias), [samples, heads], drop))
 }
 
 /// [`grouped_attention`] whose scaled products are bounded: cap tanh(q k^T / sqrt(D) / cap), before the mask.
@@ -495,8 +503,6 @@ pub(crate) fn capped_attention(
     [samples, heads]: [u32; 2],
     drop: Option<(Dropout, u32)>,
 ) -> Result<TensorId, String> {
-    let [_, channels] = cut_into_heads(b, q, [samples, heads])?;
-    let own = own_heads(b, k, [channels, heads])?;
-    let [k, v] = [k, v].map(|x| repeat_heads(b, x, own, heads / own));
-    Ok(attention_with(b, seen, [q, k, v], Changed::Cap(cap), [samples, heads], drop))
+    let (_, q_k_v) = repeated(b, [q, k, v], [samples, heads])?;
+    Ok(attention_with(b, seen, q_k_v, Changed::Cap(cap), [samples, heads], drop))
 }

@@ -330,6 +330,14 @@ fn position_embedding(
     }
 }
 
+/// Samples and heads of an attention, and the positions and channels of each, whose scores fit.
+fn attended(b: &Builder, p: &Pass, i: &[TensorId], a: &Attributes) -> Result<([u32; 2], [u32; 2]), String> {
+    let cut = [p.samples()?, a.heads];
+    let sizes = operators::cut_into_heads(b, i[0], cut)?;
+    fits(&[b.shape(i[0])[0], a.heads, sizes[0]])?;
+    Ok((cut, sizes))
+}
+
 fn attention(
     b: &mut Builder,
     p: &mut Pass,
@@ -337,10 +345,8 @@ fn attention(
     a: &Attributes,
     seen: Seen,
 ) -> Result<TensorId, String> {
-    let cut = [p.samples()?, a.heads];
-    let [positions, channels] = operators::cut_into_heads(b, i[0], cut)?;
+    let (cut, [_, channels]) = attended(b, p, i, a)?;
     let rows = b.shape(i[0])[0];
-    fits(&[rows, a.heads, positions])?;
     if matches!(seen, Seen::Earlier | Seen::Since { .. }) {
         let own = operators::own_heads(b, i[1], [channels, a.heads])?;
         p.attended.push([b.shape(i[1])[1], own]);
@@ -359,9 +365,7 @@ fn biased_attention(
     i: &[TensorId],
     a: &Attributes,
 ) -> Result<TensorId, String> {
-    let cut = [p.samples()?, a.heads];
-    let [positions, _] = operators::cut_into_heads(b, i[0], cut)?;
-    fits(&[b.shape(i[0])[0], a.heads, positions])?;
+    let (cut, _) = attended(b, p, i, a)?;
     let drop = next_drop(p, a.p);
     operators::biased_attention(b, [i[0], i[1], i[2]], i[3], cut, drop)
 }
@@ -372,9 +376,7 @@ fn capped_attention(
     i: &[TensorId],
     a: &Attributes,
 ) -> Result<TensorId, String> {
-    let cut = [p.samples()?, a.heads];
-    let [positions, _] = operators::cut_into_heads(b, i[0], cut)?;
-    fits(&[b.shape(i[0])[0], a.heads, positions])?;
+    let (cut, [positions, _]) = attended(b, p, i, a)?;
     let window = a.window.ok_or("window is missing")?;
     let seen = if window < positions {
         Seen::Since { starts: operators::window_starts(b, None, [cut[0], positions], window) }
