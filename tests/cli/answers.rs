@@ -146,6 +146,8 @@ fn answer(run: &str, options: &[&str]) -> (String, Vec<u64>) {
     assert_eq!(code, 0, "{stderr}");
     let found: serde_json::Value = serde_json::from_str(&stdout).unwrap();
     let ids = found["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap()).collect();
+    let [first, whole] = ["first_seconds", "seconds"].map(|key| found[key].as_f64().unwrap());
+    assert!(0.0 < first && first <= whole, "{first} {whole}");
     (found["text"].as_str().unwrap().to_string(), ids)
 }
 
@@ -159,6 +161,9 @@ fn a_prompt_and_a_text_are_read_to_the_same_bits() {
         let length = length.to_string();
         answer(&run, &["--temperature", "0", "--engine", engine, "--prompt", prompt, "--length", &length]).0
     };
+    let (code, _, stderr) =
+        output(&["generate", &run, "--temperature", "0", "--prompt", "The quick", "--length", "4"]);
+    assert!(code == 0 && stderr.contains(" s, behind a prompt of 9; 3 more in "), "{code} {stderr}");
     let whole = written("The quick", 31, "cpu");
     let letters: std::collections::BTreeSet<char> = whole[9..].chars().collect();
     assert!(whole.len() == 40 && letters.len() > 8, "the text tells little: {whole:?}");

@@ -3,6 +3,7 @@
 mod prompt;
 
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use serde_json::json;
 
@@ -215,6 +216,31 @@ fn bounded(args: &Args, prompt: &[u32]) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The times of an answer: its begin, and when its first token was there.
+struct Clock {
+    begin: Instant,
+    first: Option<Instant>,
+}
+
+impl Clock {
+    /// Seconds to the first token, and from it to now. To the first token count the prompt and the weights' integers.
+    fn seconds(&self) -> [f64; 2] {
+        let first = self.first.unwrap_or_else(Instant::now);
+        [first.duration_since(self.begin), first.elapsed()].map(|time| time.as_secs_f64())
+    }
+
+    /// The times in words.
+    fn line(&self, prompt: usize, tokens: usize) -> String {
+        let [first, rest] = self.seconds();
+        let more = tokens.saturating_sub(1);
+        let rate = match more {
+            0 => String::new(),
+            more => format!("; {more} more in {rest:.1} s, {:.1} a second", more as f64 / rest.max(1e-9)),
+        };
+        format!("the first token after {first:.1} s, behind a prompt of {prompt}{rate}")
+    }
+}
+
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let key = args.key.as_deref().map(read_private).transpose()?;
@@ -227,6 +253,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let prompt = prompt::ids(&speaker.alphabet, &text, speaker.classes)?;
     bounded(&args, &prompt)?;
     let mut engine = open_exact(&args.engine)?;
+    let mut clock = Clock { begin: Instant::now(), first: None };
     let parameters = answerer.upload(engine.as_mut())?;
     let mut decoder =
         Decoder::new(engine.as_mut(), answerer.model, parameters)?.ok_or_else(no_language_model)?;
@@ -240,6 +267,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let bar = printer.json.then(|| printer.bar(args.length.into(), "tokens"));
     while open && !answer.is_whole() {
         let row = decoder.logits(&written.ids)?;
+        clock.first.get_or_insert_with(Instant::now);
         let taken = answer.take(&answerer, &row).map_err(|why| Failure::new(Exit::Undecided, why))?;
         if let Some(id) = taken {
             open = goes_on(&written.push(id)?);
@@ -251,6 +279,7 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
             }
         }
     }
+    let ([first, rest], line) = (clock.seconds(), clock.line(prompt.len(), answer.tokens().len()));
     drop(decoder);
     let models = (&speaker, &answerer);
     let next = write_receipt(&args, engine.as_mut(), models, (&prompt, &answer), key.as_ref())?;
@@ -258,12 +287,14 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     if printer.json {
         let found = json!({
             "text": written.text()?, "prompt": text, "answer": written.rest()?, "seed": sampling.seed, "tokens": tokens, "ended": ended, "ids": answer.tokens(),
+            "first_seconds": first, "seconds": first + rest,
             "next": next.iter().collect::<Vec<_>>(),
         });
         printer.document("", &found);
     } else if open && goes_on(&written.end()?) {
         printer.document("", &());
     }
+    printer.say(line);
     if ended {
         printer.say(format!("the model ended the text after {tokens} tokens"));
     }

@@ -1,7 +1,8 @@
 //! Operands packed in the words that a [`Form`] cuts, in the order in which register tiles read them.
 
 use std::marker::PhantomData;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
+use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
 
@@ -63,9 +64,37 @@ impl Rows {
     }
 }
 
+/// The memory of panels, with any contents. Large memory serves the next panels: the system would clear new memory page by page, which
+/// takes as long as packing.
+struct Memory(Vec<u32>);
+
+/// Memory that no panels have, and the least and the most words of such memory.
+static SPARE: Mutex<Option<Vec<u32>>> = Mutex::new(None);
+const LARGE: RangeInclusive<usize> = 1 << 18..=1 << 26;
+
+impl Memory {
+    /// At least `len` words.
+    fn take(len: usize) -> Memory {
+        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        match spare.take_if(|spare| LARGE.contains(&len) && spare.len() >= len) {
+            Some(spare) => Memory(spare),
+            None => Memory(vec![0; len]),
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
+        if LARGE.contains(&self.0.len()) && spare.as_ref().is_none_or(|spare| spare.len() < self.0.len()) {
+            *spare = Some(std::mem::take(&mut self.0));
+        }
+    }
+}
+
 /// All rows of b as panels of columns of the product: `[panel][word of K][plane][vector][lane]`.
 pub(super) struct Panels<F> {
-    words: Vec<u32>,
+    words: Memory,
     n: usize,
     words_of_k: usize,
     /// [`Layout::SURPLUS`] times the sum of each column's integers.
@@ -80,11 +109,15 @@ impl<F: Layout> Panels<F> {
     pub(super) fn pack(b: &Operand, batch: usize, k: Range<usize>) -> Self {
         let (n, words_of_k) = (b.rows(), k.len().div_ceil(F::PLACES).next_multiple_of(F::MULTIPLE));
         let panels = n.div_ceil(F::WIDTH);
-        let mut words = vec![0; panels * words_of_k * Self::TOGETHER];
+        let of_panel = words_of_k * Self::TOGETHER;
+        // All words are written below.
+        let mut words = Memory::take(panels * of_panel);
         let mut surplus = vec![0; panels * F::WIDTH];
-        let of_panels = words.par_chunks_mut((words_of_k * Self::TOGETHER).max(1));
+        let written = k.len().div_ceil(F::PLACES) * Self::TOGETHER;
+        let of_panels = words.0[..panels * of_panel].par_chunks_mut(of_panel.max(1));
         let of_panels = of_panels.zip(surplus.par_chunks_mut(F::WIDTH)).enumerate();
         of_panels.for_each_init(Scratch::default, |scratch, (panel, (to, surplus))| {
+            to[written..].fill(0);
             for (vector, surplus) in surplus.chunks_exact_mut(LANES).enumerate() {
                 let first = panel * F::WIDTH + vector * LANES;
                 let some = first.min(n)..n.min(first + LANES);
@@ -113,7 +146,7 @@ impl<F: Layout> Panels<F> {
     }
 
     pub(super) fn words(&self, panel: usize, words: Range<usize>) -> &[u32] {
-        let of_panel = &self.words[panel * self.words_of_k * Self::TOGETHER..];
+        let of_panel = &self.words.0[panel * self.words_of_k * Self::TOGETHER..];
         &of_panel[words.start * Self::TOGETHER..words.end * Self::TOGETHER]
     }
 
