@@ -93,6 +93,11 @@ fn check_saving(args: &Args, run: &Run) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A line about what the replay does not check.
+fn not_checked_line(what: &String) -> String {
+    format!("  not checked: {what}")
+}
+
 fn replayed(printer: Printer, args: Args) -> CommandResult {
     let watch = args.limits.watch(printer);
     let run = args.cache.around(args.limits.open_with_data(&args.run, args.data.as_ref())?)?;
@@ -142,18 +147,22 @@ fn replayed(printer: Printer, args: Args) -> CommandResult {
         let outcome = micro_batch(&run, engine.as_mut(), &checked, args.step, index)?;
         drop(working);
         let text = format!("micro-batch {index} on {}: {}", engine.describe(), outcome_text(&outcome));
+        let not_checked: Vec<String> = args.cache.not_checked().into_iter().collect();
         printer.result(
-            text,
-            &json!({ "step": args.step, "microbatch": index, "outcome": outcome_json(&outcome) }),
+            [text].into_iter().chain(not_checked.iter().map(not_checked_line)).collect::<Vec<_>>(),
+            &json!({ "step": args.step, "microbatch": index, "outcome": outcome_json(&outcome), "not_checked": not_checked }),
         );
         return Ok(outcome_exit(&outcome));
     }
     let limit = args.limits.time();
     let mut bar = ReplayBar::new(printer, &begin);
-    let (report, verdict) = audit(&run, engine.as_mut(), checked, begin, limit, &mut bar)?;
+    let (mut report, verdict) = audit(&run, engine.as_mut(), checked, begin, limit, &mut bar)?;
     drop(bar);
+    let unasked = args.cache.not_checked();
     let next: Vec<Next> = verdict.iter().map(|_| audit_command(&args)).collect();
     let mut lines = vec![headline(&report)];
+    lines.extend(unasked.iter().map(not_checked_line));
+    report.not_checked.extend(unasked);
     lines.extend(next::lines(&next).map(|line| format!("  {line}")));
     let mut json = report_json(&report);
     json["next"] = json!(next);
