@@ -1,5 +1,6 @@
 //! `tiebreak replay`.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use serde_json::json;
@@ -16,8 +17,10 @@ use crate::cli::view::outcome::{
 };
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use tiebreak_audit::plan::{Choice, ReplayPlan, memory_with, plan};
-use tiebreak_audit::{audit, checks, estimated_seconds, micro_batch, replay_begins_after, worth_estimating};
-use tiebreak_engine::recompute;
+use tiebreak_audit::{
+    Outcome, audit, checks, estimated_seconds, micro_batch, replay_begins_after, worth_estimating,
+};
+use tiebreak_engine::{Engine, recompute};
 use tiebreak_job::Granularity;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::shell;
@@ -94,8 +97,19 @@ fn check_saving(args: &Args, run: &Run) -> Result<(), Failure> {
 }
 
 /// A line about what the replay does not check.
-fn not_checked_line(what: &String) -> String {
+fn not_checked_line(what: impl Display) -> String {
     format!("  not checked: {what}")
+}
+
+/// Says the end of a replay of a micro-batch.
+fn say_part(printer: Printer, args: &Args, index: u32, engine: &dyn Engine, outcome: &Outcome) -> Exit {
+    let text = format!("micro-batch {index} on {}: {}", engine.describe(), outcome_text(outcome));
+    let not_checked: Vec<String> = args.cache.not_checked().into_iter().collect();
+    printer.result(
+        [text].into_iter().chain(not_checked.iter().map(not_checked_line)).collect::<Vec<_>>(),
+        &json!({ "step": args.step, "microbatch": index, "outcome": outcome_json(outcome), "not_checked": not_checked }),
+    );
+    outcome_exit(outcome)
 }
 
 fn replayed(printer: Printer, args: Args) -> CommandResult {
@@ -146,16 +160,10 @@ fn replayed(printer: Printer, args: Args) -> CommandResult {
         let working = printer.working("replaying", seconds);
         let outcome = micro_batch(&run, engine.as_mut(), &checked, args.step, index)?;
         drop(working);
-        let text = format!("micro-batch {index} on {}: {}", engine.describe(), outcome_text(&outcome));
-        let not_checked: Vec<String> = args.cache.not_checked().into_iter().collect();
-        printer.result(
-            [text].into_iter().chain(not_checked.iter().map(not_checked_line)).collect::<Vec<_>>(),
-            &json!({ "step": args.step, "microbatch": index, "outcome": outcome_json(&outcome), "not_checked": not_checked }),
-        );
-        return Ok(outcome_exit(&outcome));
+        return Ok(say_part(printer, &args, index, engine.as_ref(), &outcome));
     }
-    let limit = args.limits.time();
     let mut bar = ReplayBar::new(printer, &begin);
+    let limit = args.limits.time();
     let (mut report, verdict) = audit(&run, engine.as_mut(), checked, begin, limit, &mut bar)?;
     drop(bar);
     let unasked = args.cache.not_checked();
