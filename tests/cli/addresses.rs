@@ -150,10 +150,30 @@ fn commands_that_share_a_cache_read_a_run_once() {
             code == 0 && stderr.contains("were read from it, 0 B came from the address"),
             "{args:?}: {stderr}"
         );
-        let said = stdout.contains("not checked: what the address has of ");
-        assert_eq!(said, args[0] == "audit", "{args:?}: {stdout}");
+        assert!(stdout.contains("not checked: what the address has of "), "{args:?}: {stdout}");
         assert_eq!(promised(&server), Vec::<String>::new(), "{args:?}");
     }
+    for args in [
+        &["verify", url, "--cache", &cache][..],
+        &["replay", url, "--step", "5", "--engine", "cpu", "--cache", &cache],
+        &["replay", url, "--step", "5", "--microbatch", "0", "--engine", "cpu", "--cache", &cache],
+        &["watch", url, "--engine", "cpu", "--cache", &cache],
+    ] {
+        let not_checked = |cached: bool| {
+            let args = if cached { args } else { &args[..args.len() - 2] };
+            let (code, stdout, stderr) = output(&[args, &["--json"]].concat());
+            assert_eq!(code, 0, "{args:?}: {stderr}");
+            let found: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+            found["not_checked"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .filter(|what| what.to_string().contains("cache"))
+                .count()
+        };
+        assert_eq!([true, false].map(not_checked), [1, 0], "{args:?}");
+    }
+    server.sent();
     // A damaged block is fetched again, and said.
     let block = fs::read_dir(&cache).unwrap().next().unwrap().unwrap().path();
     fs::write(&block, "no block").unwrap();

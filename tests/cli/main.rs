@@ -1,5 +1,7 @@
 //! The command: exit codes, and a trainer that is killed at any moment.
 
+mod addressed_jobs;
+mod addressed_models;
 mod addresses;
 mod answers;
 mod attacks;

@@ -39,6 +39,8 @@ pub enum Lie {
     OtherPlace,
     /// From the second answer on, the file is another version.
     Changes,
+    /// From this answer on, the last byte is another one, and the tag stays.
+    Swaps(u64),
     /// Not now, says the server.
     Unavailable,
     /// The answer comes after the time for it.
@@ -105,6 +107,7 @@ impl Served {
 
     /// Lies about this file from now on, and forgets what was asked before.
     pub fn lie(&self, file: &str, lie: Lie) {
+        assert!(self.state.files.contains_key(file), "nobody asks for {file}");
         *self.state.lie.lock().unwrap() = Some((file.to_string(), lie));
         self.state.asked.lock().unwrap().clear();
     }
@@ -170,6 +173,12 @@ fn answer(state: &State, mut stream: TcpStream) -> std::io::Result<()> {
     let changed = is(Lie::Changes) && time > 1;
     if changed && let Some(byte) = file.last_mut() {
         *byte ^= 1;
+    }
+    if let Some(Lie::Swaps(from)) = lie
+        && time >= from
+        && let Some(byte) = file.last_mut()
+    {
+        *byte ^= 0x10;
     }
     let tag = format!("ETag: \"{}\"\r\n", u8::from(changed));
     let encoding = if is(Lie::Compressed) { "Content-Encoding: gzip\r\n" } else { "" };

@@ -105,12 +105,12 @@ const LOSS: &[Key] = &[
 ];
 
 const INIT: &[Key] = &[
-    key("init.weights", Type::List { of: &Text, least: 0, most: 4096 }, Optional("[]"), r#"["model.safetensors"]"#, "Safetensors files of the parameters, by their names; buffers too if they are there, else as the program begins them. Optimizer slots begin at zero.").not_with("run"),
+    key("init.weights", Type::List { of: &Text, least: 0, most: 4096 }, Optional("[]"), r#"["model.safetensors"]"#, "Safetensors files of the parameters, or their addresses, by the names of the tensors; buffers too if they are there, else as the program begins them. Optimizer slots begin at zero.").not_with("run"),
     key("init.adapter", Text, Absent("adapters are drawn from the seed with `names = \"hf\"`; else the files of weights have them"), r#""adapter_model.safetensors""#, "The file of the adapters of `[model.lora]`, in PEFT's names, see docs/WEIGHTS.md.").rule("only with `weights`, and a model that has adapters").beside(r#"weights = ["model.safetensors"]"#),
     key("init.names", Choice(&["program", "hf"]), Optional(r#""program""#), r#""hf""#, "The names and layouts of the tensors in these files: the program's own, or those of transformers (`gpt`, `llama`), torchvision, or `torch.nn.Sequential` (`mlp`), see docs/WEIGHTS.md.").rule("`hf` only with `weights`, and a model kind that one of them has").beside(r#"weights = ["model.safetensors"]"#),
     key("init.prefix", Text, Optional(r#""""#), r#""_orig_mod.""#, "The text before the name of every tensor in these files, as `torch.compile` (`_orig_mod.`) and `DataParallel` (`module.`) put it there. `tiebreak import` finds it.").rule("only with `weights`; at most 256 bytes").beside(r#"weights = ["model.safetensors"]"#),
     key("init.reinitialize", Type::List { of: &Text, least: 0, most: 1 << 16 }, Optional("[]"), r#"["final_norm.*"]"#, "Parameters and buffers that are drawn anew, as if there were no files: names as the program has them, in which `*` stands for any characters. So a new head is trained for another number of classes; the files may have these tensors in other shapes, or not at all.").rule("only with `weights`; each matches a parameter or buffer, at most 256 have a `*`, and one parameter is in the files").beside(r#"weights = ["model.safetensors"]"#),
-    key("init.run", Text, Absent("no run"), r#""runs/first""#, "The folder of a finished run with the same parameters: its final state."),
+    key("init.run", Text, Absent("no run"), r#""runs/first""#, "The folder of a finished run with the same parameters, or its address: its final state."),
     key("init.optimizer_state", Boolean, Optional("false"), "true", "Whether the run's optimizer slots are taken too; if not they begin at zero.").rule("true only with `run`").beside(r#"run = "runs/first""#),
 ];
 

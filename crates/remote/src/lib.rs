@@ -25,12 +25,7 @@ use std::sync::Arc;
 use tiebreak_run::run::{RunError, Store};
 
 pub use patience::Patience;
-
-/// True if a command line names a run by an address, such as `http://HOST/PATH`, and not by a folder.
-pub fn is_address(place: &Path) -> bool {
-    let scheme = place.to_str().and_then(|text| text.split_once("://")).map(|(scheme, _)| scheme);
-    scheme.is_some_and(|scheme| !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()))
-}
+pub use tiebreak_run::run::job_files::is_address;
 
 /// The store at an address. Nothing is asked of it yet.
 ///

@@ -30,22 +30,40 @@ pub fn read(path: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, Error> {
     if !path.is_dir() {
         return named(vec![path.into()]);
     }
-    let at = |name: &str| path.join(name);
-    if at("tokenizer.json").exists() {
-        return named(vec![at("tokenizer.json")]);
+    named(names(path, |name| path.join(name).exists())?.into_iter().map(|name| path.join(name)).collect())
+}
+
+/// [`read`] of a folder whose files are in memory: `get` gives the bytes of one by its name.
+///
+/// # Errors
+/// As [`read`].
+pub fn of_memory<'a>(
+    folder: &Path,
+    get: impl Fn(&str) -> Option<&'a [u8]>,
+) -> Result<Vec<(PathBuf, Vec<u8>)>, Error> {
+    let names = names(folder, |name| get(name).is_some())?;
+    Ok(names.into_iter().filter_map(|name| Some((folder.join(name), get(name)?.to_vec()))).collect())
+}
+
+/// The names of the files of a folder that make up its tokenizer.
+fn names(folder: &Path, is_there: impl Fn(&str) -> bool) -> Result<Vec<&'static str>, Error> {
+    if is_there("tokenizer.json") {
+        return Ok(vec!["tokenizer.json"]);
     }
     for [vocabulary, merges] in [["vocab.json", "merges.txt"], ["encoder.json", "vocab.bpe"]] {
-        if at(vocabulary).exists() && at(merges).exists() {
-            let others = ["tokenizer_config.json", "added_tokens.json"].map(at);
-            let others = others.into_iter().filter(|path| path.exists());
-            return named([at(vocabulary), at(merges)].into_iter().chain(others).collect());
+        if is_there(vocabulary) && is_there(merges) {
+            let others = ["tokenizer_config.json", "added_tokens.json"].into_iter();
+            return Ok([vocabulary, merges]
+                .into_iter()
+                .chain(others.filter(|name| is_there(name)))
+                .collect());
         }
     }
-    if at("tokenizer.model").exists() {
-        return Err(Error::malformed(&at("tokenizer.model"), SENTENCE_PIECE));
+    if is_there("tokenizer.model") {
+        return Err(Error::malformed(&folder.join("tokenizer.model"), SENTENCE_PIECE));
     }
     let why = "the folder has no tokenizer: tokenizer.json is wanted, or vocab.json with merges.txt, or encoder.json with vocab.bpe";
-    Err(Error::malformed(path, why))
+    Err(Error::malformed(folder, why))
 }
 
 /// The bytes of one of a tokenizer's files.

@@ -44,7 +44,22 @@ impl Loaded {
     /// # Errors
     /// If a file cannot be read or is not understood, a folder has none of them, or the tokenizer goes beyond a bound.
     pub fn open(path: &Path, bounds: Bounds) -> Result<Loaded, Error> {
-        let files = files::read(path)?;
+        Loaded::of(path, files::read(path)?, bounds)
+    }
+
+    /// [`Loaded::open`] of a folder whose files are in memory: `get` gives the bytes of one by its name.
+    ///
+    /// # Errors
+    /// As [`Loaded::open`].
+    pub fn of_memory<'a>(
+        folder: &Path,
+        get: impl Fn(&str) -> Option<&'a [u8]>,
+        bounds: Bounds,
+    ) -> Result<Loaded, Error> {
+        Loaded::of(folder, files::of_memory(folder, get)?, bounds)
+    }
+
+    fn of(path: &Path, files: Vec<(PathBuf, Vec<u8>)>, bounds: Bounds) -> Result<Loaded, Error> {
         let all: u64 = files.iter().map(|(_, bytes)| bytes.len() as u64).sum();
         if all > files::FILES_MAX {
             let why = format!("a tokenizer's files have at most {} bytes together", files::FILES_MAX);

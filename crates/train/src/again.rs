@@ -102,7 +102,7 @@ fn made(beginning: &Again) -> Result<Run, RunError> {
         network: network.as_deref(),
         logged: run.job().rounding.is_some(),
         trees: &trees,
-        copied: held.iter().map(PathBuf::as_path).collect(),
+        copied: held.iter().map(Stored::from).collect(),
         initial: state.as_ref().map(|state| (&table[..], &state[..])),
         companions: &Companions::of_run(run)?,
     };

@@ -84,7 +84,21 @@ impl Prepared {
     /// # Errors
     /// As [`Prepared::new`].
     pub fn watched(beginning: &Beginning, watch: Watch) -> Result<Prepared, RunError> {
-        Prepared::of(beginning, None, check_thresholds, watch)
+        Prepared::of(beginning, None, None, check_thresholds, watch)
+    }
+
+    /// [`Prepared::watched`] for a job that reaches these files, with the run's own salt key if its commitments hide.
+    ///
+    /// # Errors
+    /// As [`Prepared::hidden`].
+    #[doc(hidden)] // the command's alone
+    pub fn reaching(
+        beginning: &Beginning,
+        files: &JobFiles,
+        salts: Option<&SaltKey>,
+        watch: Watch,
+    ) -> Result<Prepared, RunError> {
+        Prepared::of(beginning, Some(files), salts, check_thresholds, watch)
     }
 
     /// [`Prepared::watched`] for a job whose commitments hide, with the run's own salt key, which no other run has.
@@ -92,16 +106,17 @@ impl Prepared {
     /// # Errors
     /// As [`Prepared::new`]; also if the commitments of the job do not hide.
     pub fn hidden(beginning: &Beginning, salts: &SaltKey, watch: Watch) -> Result<Prepared, RunError> {
-        Prepared::of(beginning, Some(salts), check_thresholds, watch)
+        Prepared::of(beginning, None, Some(salts), check_thresholds, watch)
     }
 
     fn of(
         beginning: &Beginning,
+        reaching: Option<&JobFiles>,
         salts: Option<&SaltKey>,
         check: impl FnOnce(&Path, &Job, &Program) -> Result<(), RunError>,
         watch: Watch,
     ) -> Result<Prepared, RunError> {
-        let Beginning { job: job_path, data_root, out, key, challenge, logged, nonce } = beginning;
+        let Beginning { job: job_path, out, key, challenge, logged, nonce, .. } = beginning;
         if Stored::new(out, Path::new(&out.place()), names::RUN_JSON).is_here() {
             let why = "is a run already: go on with --resume, or choose another folder";
             return Err(RunError::Refused(format!("{} {why}", out.place())));
@@ -109,12 +124,12 @@ impl Prepared {
         let (job_text, job) = if *logged { read_logged_job(job_path) } else { read_job(job_path) }?;
         check_unused(&**out, job.network.is_some())?;
         check_salts(job_path, &job, salts)?;
-        let files = JobFiles::new(job_path, *data_root)?;
-        let (program, _) = read_program(&files, &job)?;
+        let files = &reach(beginning, reaching)?;
+        let (program, _) = read_program(files, &job)?;
         check(job_path, &job, &program)?;
-        let network = network::of_job(&files, &job, &program)?;
-        let mut data = JobData::open(&files, &job, &program)?;
-        let companions = Companions::of_job(&job, &files)?;
+        let network = network::of_job(files, &job, &program)?;
+        let mut data = JobData::open(files, &job, &program)?;
+        let companions = Companions::of_job(&job, files)?;
         data.dataset.hold_to(tokenizer(&job, &companions));
         let checked = Checked::of_this_user();
         checked.check(&mut data.dataset, &files_root(&data.manifest), None, watch)?;
@@ -130,7 +145,7 @@ impl Prepared {
         };
         data.sample(&job, &program, philox_key(&seed))?;
         let table = program.state();
-        let (digests, origin, state) = first_state(&job, &program, &files, philox_key(&seed))?;
+        let (digests, origin, state) = first_state(&job, &program, files, philox_key(&seed))?;
         let digests = salts.map_or(digests.clone(), |salts| salts.each(Kind::State, 0, &digests));
         let file = RunFile {
             contract: CONTRACT.into(),
@@ -143,7 +158,7 @@ impl Prepared {
             data: manifest,
             salts: salts.map(SaltKey::commitment),
         };
-        let evaluation = evaluation_files(&files, &job, &program, &companions, watch)?;
+        let evaluation = evaluation_files(files, &job, &program, &companions, watch)?;
         let (store, salts) = (out.clone(), salts.cloned());
         Ok(Prepared {
             store,
@@ -163,7 +178,8 @@ impl Prepared {
 
     /// The files that the run will copy, with the number of bytes of each.
     pub fn copied(&self) -> Vec<(&Path, u64)> {
-        self.data.copied(&self.job).into_iter().chain(self.companions.sources()).collect()
+        let data = self.data.copied(&self.job).into_iter().map(|(file, bytes)| (file.path(), bytes));
+        data.chain(self.companions.sources()).collect()
     }
 
     /// Makes the run: job, data and identity.
@@ -183,16 +199,21 @@ impl Prepared {
             network: self.network.as_deref(),
             logged: self.job.rounding.is_some(),
             trees: &self.trees,
-            copied: self.data.copied(&self.job).into_iter().map(|(path, _)| path).collect(),
+            copied: self.data.copied(&self.job).into_iter().map(|(file, _)| file.clone()).collect(),
             initial: self.state.as_ref().map(|state| (&table[..], &state[..])),
             companions: &self.companions,
         };
         create(&self.store, &new)?;
-        let paths = self.data.sources.iter().map(|(path, _)| path).chain(&self.evaluation);
-        let folders = paths.filter_map(|path| Some(path.parent()?.to_path_buf())).collect::<Vec<_>>();
+        let evaluation = self.evaluation.iter().map(|path| Stored::from(path).store());
+        let stores = self.data.sources.iter().map(|(file, _)| file.store()).chain(evaluation);
         let salts = self.salts.clone().map_or(Salts::Refused, Salts::Key);
-        Ok(Run::of_by(self.store.clone(), salts)?.with_data(folders))
+        Ok(Run::of_by(self.store.clone(), salts)?.with_data_at(stores))
     }
+}
+
+/// The files that the job of a new run may reach: these, or those that the beginning says.
+pub(crate) fn reach(beginning: &Beginning, files: Option<&JobFiles>) -> Result<JobFiles, RunError> {
+    files.map_or_else(|| JobFiles::new(beginning.job, beginning.data_root), |files| Ok(files.clone()))
 }
 
 /// The digests of the initial state's tensors, the state's origin, and the state itself, if it does not follow from the seed.
@@ -283,5 +304,5 @@ pub fn begin(beginning: &Beginning) -> Result<Run, RunError> {
 /// As [`begin`].
 #[cfg(feature = "testing")]
 pub fn begin_with_any_thresholds(beginning: &Beginning) -> Result<Run, RunError> {
-    Prepared::of(beginning, None, |_, _, _| Ok(()), &mut |_, _| {})?.create()
+    Prepared::of(beginning, None, None, |_, _, _| Ok(()), &mut |_, _| {})?.create()
 }

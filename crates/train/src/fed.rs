@@ -22,7 +22,7 @@ use tiebreak_run::run::create::{NewRun, check_unused, create};
 use tiebreak_run::run::dir::{Run, RunFile};
 use tiebreak_run::run::{JobFiles, RunError, Stored, names, network, read_job, read_program, transcript};
 
-use crate::begin::{Beginning, first_state};
+use crate::begin::{Beginning, first_state, reach};
 
 /// The numbers of a batch that go to one data file, one sample behind the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -206,6 +206,19 @@ impl Recording {
     /// # Errors
     /// If the store holds something else, the job is wrong or cannot be recorded, or a file cannot be read or written.
     pub fn begin(beginning: &Beginning) -> Result<Recording, RunError> {
+        Recording::of(beginning, None)
+    }
+
+    /// [`Recording::begin`] for a job that reaches these files.
+    ///
+    /// # Errors
+    /// As [`Recording::begin`].
+    #[doc(hidden)] // the command's alone
+    pub fn reaching(beginning: &Beginning, files: &JobFiles) -> Result<Recording, RunError> {
+        Recording::of(beginning, Some(files))
+    }
+
+    fn of(beginning: &Beginning, files: Option<&JobFiles>) -> Result<Recording, RunError> {
         let at = |name: &str| Stored::new(&beginning.out, beginning.out.place().as_ref(), name);
         let (text, job) = read_job(beginning.job)?;
         let refused = |why| RunError::Refused(format!("{}: {why}", beginning.job.display()));
@@ -227,7 +240,7 @@ impl Recording {
             return Err(RunError::Refused(format!("{place} is a run already: choose another folder")));
         }
         check_unused(&*beginning.out, job.network.is_some())?;
-        create_new(beginning, &text, &job, refused)?;
+        create_new(beginning, &reach(beginning, files)?, (&text, &job), refused)?;
         Recording::open(beginning)
     }
 
@@ -336,14 +349,13 @@ fn batch_of(
 /// Makes the files of a new recording.
 fn create_new(
     beginning: &Beginning,
-    job_text: &str,
-    job: &Job,
+    files: &JobFiles,
+    (job_text, job): (&str, &Job),
     refused: impl Fn(String) -> RunError,
 ) -> Result<(), RunError> {
-    let files = JobFiles::new(beginning.job, beginning.data_root)?;
-    let (program, _) = read_program(&files, job)?;
-    let network = network::of_job(&files, job, &program)?;
-    let companions = Companions::of_job(job, &files)?;
+    let (program, _) = read_program(files, job)?;
+    let network = network::of_job(files, job, &program)?;
+    let companions = Companions::of_job(job, files)?;
     let at = |number| Stored::new(&beginning.out, beginning.out.place().as_ref(), names::data_file(number));
     let (columns, data) = columns(job, &program, at).map_err(refused)?;
     let digest = program_digest(&program);
@@ -352,7 +364,7 @@ fn create_new(
     // A batch of zeros shows whether the job's data fit its program.
     let zeros: Vec<Vec<u8>> = columns.iter().map(|column| vec![0; column.batch as usize]).collect();
     batch_of(&columns, &zeros, (job, &program), key, 1)?;
-    let (digests, origin, state) = first_state(job, &program, &files, key)?;
+    let (digests, origin, state) = first_state(job, &program, files, key)?;
     let table = program.state();
     let file = RunFile {
         contract: CONTRACT.into(),

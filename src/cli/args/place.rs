@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::job_files::{Openers, folder_and_name};
 use tiebreak_run::run::reader::Salts;
-use tiebreak_run::run::{Folder, RunError, Stored};
+use tiebreak_run::run::{Folder, JobFiles, RunError, Stored};
 
 /// Opens the run in a folder or at an address.
 ///
@@ -26,10 +27,7 @@ pub fn file_at(place: &Path) -> Result<Stored, RunError> {
         return Ok(place.into());
     }
     let address = place.to_string_lossy();
-    let (folder, name) = address.rsplit_once('/').unwrap_or_default();
-    if name.is_empty() || folder.ends_with(":/") {
-        return Err(RunError::Refused(format!("{address}: a file is wanted, and the address names none")));
-    }
+    let (folder, name) = folder_and_name(&address)?;
     let store = tiebreak_remote::open_files(folder)?;
     Ok(Stored::new(&store, Path::new(folder), name))
 }
@@ -40,6 +38,21 @@ pub fn file_at(place: &Path) -> Result<Stored, RunError> {
 /// As [`file_at`].
 pub fn files_at(places: &[PathBuf]) -> Result<Vec<Stored>, RunError> {
     places.iter().map(|place| file_at(place)).collect()
+}
+
+/// The files that a job may name: those of its own folder, and of these folders and addresses.
+///
+/// # Errors
+/// If a folder is not there, or this build reads no address of that kind.
+pub fn job_files(job: &Path, roots: &[PathBuf]) -> Result<JobFiles, RunError> {
+    let (addresses, folders): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        roots.iter().partition(|root| tiebreak_remote::is_address(root));
+    let files = JobFiles::reaching(job, folders.into_iter().map(PathBuf::as_path))?;
+    let addresses: Vec<String> =
+        addresses.iter().map(|address| address.to_string_lossy().into_owned()).collect();
+    addresses.iter().try_for_each(|address| tiebreak_remote::open_files(address).map(drop))?;
+    let openers = Openers { run: tiebreak_remote::open, files: tiebreak_remote::open_files };
+    Ok(files.with_addresses(addresses, openers))
 }
 
 /// True if somebody names a place of files, and not a file: a folder, or an address.

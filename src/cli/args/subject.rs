@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::args::job::JobArgs;
 use crate::cli::args::limits::Limits;
-use crate::cli::args::place::{file_at, is_of_files, with_data};
+use crate::cli::args::place::{file_at, is_of_files, job_files, with_data};
 use crate::cli::args::state::released;
-use crate::cli::args::weight_files::{is_released, weight_files};
+use crate::cli::args::weight_files::{ModelFolder, is_one_file, is_released, weight_files};
 use crate::cli::view::report::{Exit, Failure, named};
 use tiebreak_contract::program::inference::Writer;
 use tiebreak_contract::program::network::NetworkModel;
@@ -16,6 +16,7 @@ use tiebreak_job::{Evaluable, Job};
 use tiebreak_run::run::companions::Companions;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::evaluation::{self, EvaluationData};
+use tiebreak_run::run::job_files::folder_and_name;
 use tiebreak_run::run::{JobFiles, RunError, initial, network, read_job, read_program, state_files};
 
 /// The arguments that name a model and data.
@@ -50,8 +51,8 @@ enum Source {
 
 /// Weights with their job.
 struct Weights {
-    /// The folder of the weights; none if they are at an address.
-    folder: Option<PathBuf>,
+    /// The folder of the weights.
+    folder: ModelFolder,
     /// The files that the job names.
     files: JobFiles,
     text: String,
@@ -138,7 +139,7 @@ impl Subject {
     /// Weights from a file or a folder, of a job's model.
     fn of_weights(named: &Named, job: &Path, limits: &Limits) -> Result<Subject, Failure> {
         let of = named.of;
-        let files = JobArgs { job: job.to_path_buf(), data_root: None }.files()?;
+        let files = job_files(job, &[])?;
         let (text, job) = read_job(job)?;
         let program = read_program(&files, &job)?.0;
         let network = network_of(named.network, (&job, &program), || beside(&files, &job, &program))?;
@@ -146,16 +147,17 @@ impl Subject {
         let files_alone = Drawn::default();
         let released = &program.state()[..program.released()];
         limits.check("the model", state_bytes(released).saturating_mul(2))?;
-        let mut model = match of.is_dir() {
-            true => initial::from_weights(&weight_files(of)?.0, &job, &program, &files_alone)?,
-            false => initial::from_weights(&[file_at(of)?], &job, &program, &files_alone)?,
+        let (folder, found) = match is_one_file(of) {
+            true => (ModelFolder::at(folder_of(of)?)?, vec![file_at(of)?]),
+            false => {
+                let folder = ModelFolder::at(of)?;
+                let found = weight_files(&folder)?.0;
+                (folder, found)
+            }
         };
+        let mut model = initial::from_weights(&found, &job, &program, &files_alone)?;
         model.truncate(program.released());
         let whose = format!("the weights in {}", of.display());
-        let folder = if of.is_dir() { Some(of) } else { of.parent() };
-        // The name of a file alone is one of the current folder.
-        let folder = folder.filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let folder = (!tiebreak_remote::is_address(of)).then(|| folder.to_path_buf());
         let weights = Weights { folder, files, text, job, program };
         Ok(Subject { source: Source::Files(Box::new(weights)), network, model, whose })
     }
@@ -199,8 +201,7 @@ impl Subject {
             return Err(Failure::new(Exit::Usage, why));
         };
         model.truncate(program.released());
-        let folder = named.job.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let folder = Some(folder.unwrap_or(Path::new(".")).to_path_buf());
+        let folder = ModelFolder::at(folder_of(&named.job)?)?;
         let weights = Weights { folder, files, text, job, program };
         let whose = "the weights that the job names".into();
         Ok(Subject { source: Source::Files(Box::new(weights)), network, model, whose })
@@ -261,18 +262,11 @@ impl Subject {
     /// weights.
     ///
     /// # Errors
-    /// If a file cannot be read, or the weights are at an address.
+    /// If a file cannot be read.
     pub fn companions(&self) -> Result<(PathBuf, Companions), Failure> {
         match &self.source {
             Source::Run(run) => Ok((run.layout.companions(), Companions::of_run(run)?)),
-            Source::Files(of) => {
-                let folder = of.folder.clone().ok_or_else(|| {
-                    let why = "the model is at an address, and no tokenizer is read from there";
-                    Failure::new(Exit::Usage, why).help("name a tokenizer here with --tokenizer")
-                })?;
-                let found = Companions::released(&folder)?;
-                Ok((folder, found))
-            }
+            Source::Files(of) => Ok((of.folder.path().to_path_buf(), of.folder.companions()?)),
         }
     }
 
@@ -323,6 +317,17 @@ impl Subject {
             }
         }
     }
+}
+
+/// The folder that a file lies in.
+fn folder_of(file: &Path) -> Result<&Path, Failure> {
+    if tiebreak_remote::is_address(file) {
+        let address = file.to_str().unwrap_or_default();
+        return Ok(Path::new(folder_and_name(address)?.0));
+    }
+    // The name of a file alone is one of the current folder.
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    Ok(folder.unwrap_or(Path::new(".")))
 }
 
 /// The error of a model that is no decoder.

@@ -37,7 +37,7 @@ const REPORT_MAX: u64 = 1 << 16;
 pub struct Args {
     /// Folder or address of a run, or released weights with --job.
     ///
-    /// Weights are a .safetensors file, the file's address, or a folder that has them.
+    /// Weights are a .safetensors file, or a folder that has them, here or at an address.
     #[arg(value_name = "RUN|MODEL")]
     of: PathBuf,
     /// Data file, in the order in which the job names its own; once for each.

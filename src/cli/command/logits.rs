@@ -50,9 +50,11 @@ pub struct Args {
     /// The network has to give the job's program. The default is the file that the run keeps, or that the job names.
     #[arg(long, value_name = "FILE")]
     network: Option<PathBuf>,
-    /// Second folder whose files a job may name, besides its own folder.
+    /// Another folder whose files a job may name, besides its own, or an address; once for each.
+    ///
+    /// A job reaches files at addresses only below the addresses given here: your credentials may open others.
     #[arg(long, value_name = "DIR")]
-    data_root: Option<PathBuf>,
+    data_root: Vec<PathBuf>,
     #[command(flatten)]
     engine: EngineArgs,
     #[command(flatten)]
@@ -63,7 +65,7 @@ pub struct Args {
 fn subject(args: &Args) -> Result<Subject, Failure> {
     let network = args.network.as_deref();
     if args.model.is_dir() || tiebreak_remote::is_address(&args.model) {
-        if args.data_root.is_some() {
+        if !args.data_root.is_empty() {
             return Err(Failure::new(
                 Exit::Usage,
                 "--data-root is for jobs: a run names no files beyond its own",

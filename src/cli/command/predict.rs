@@ -45,7 +45,7 @@ use tiebreak_run::run::{RunError, shell};
 pub struct Args {
     /// Folder or address of a run, or released weights with --job.
     ///
-    /// Weights are a .safetensors file, the file's address, or a folder that has them.
+    /// Weights are a .safetensors file, or a folder that has them, here or at an address.
     #[arg(value_name = "RUN|MODEL")]
     of: PathBuf,
     #[command(flatten)]

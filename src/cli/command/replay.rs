@@ -1,5 +1,6 @@
 //! `tiebreak replay`.
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use serde_json::json;
@@ -16,8 +17,10 @@ use crate::cli::view::outcome::{
 };
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text};
 use tiebreak_audit::plan::{Choice, ReplayPlan, memory_with, plan};
-use tiebreak_audit::{audit, checks, estimated_seconds, micro_batch, replay_begins_after, worth_estimating};
-use tiebreak_engine::recompute;
+use tiebreak_audit::{
+    Outcome, audit, checks, estimated_seconds, micro_batch, replay_begins_after, worth_estimating,
+};
+use tiebreak_engine::{Engine, recompute};
 use tiebreak_job::Granularity;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::shell;
@@ -93,6 +96,22 @@ fn check_saving(args: &Args, run: &Run) -> Result<(), Failure> {
     Ok(())
 }
 
+/// A line about what the replay does not check.
+fn not_checked_line(what: impl Display) -> String {
+    format!("  not checked: {what}")
+}
+
+/// Says the end of a replay of a micro-batch.
+fn say_part(printer: Printer, args: &Args, index: u32, engine: &dyn Engine, outcome: &Outcome) -> Exit {
+    let text = format!("micro-batch {index} on {}: {}", engine.describe(), outcome_text(outcome));
+    let not_checked: Vec<String> = args.cache.not_checked().into_iter().collect();
+    printer.result(
+        [text].into_iter().chain(not_checked.iter().map(not_checked_line)).collect::<Vec<_>>(),
+        &json!({ "step": args.step, "microbatch": index, "outcome": outcome_json(outcome), "not_checked": not_checked }),
+    );
+    outcome_exit(outcome)
+}
+
 fn replayed(printer: Printer, args: Args) -> CommandResult {
     let watch = args.limits.watch(printer);
     let run = args.cache.around(args.limits.open_with_data(&args.run, args.data.as_ref())?)?;
@@ -141,19 +160,17 @@ fn replayed(printer: Printer, args: Args) -> CommandResult {
         let working = printer.working("replaying", seconds);
         let outcome = micro_batch(&run, engine.as_mut(), &checked, args.step, index)?;
         drop(working);
-        let text = format!("micro-batch {index} on {}: {}", engine.describe(), outcome_text(&outcome));
-        printer.result(
-            text,
-            &json!({ "step": args.step, "microbatch": index, "outcome": outcome_json(&outcome) }),
-        );
-        return Ok(outcome_exit(&outcome));
+        return Ok(say_part(printer, &args, index, engine.as_ref(), &outcome));
     }
-    let limit = args.limits.time();
     let mut bar = ReplayBar::new(printer, &begin);
-    let (report, verdict) = audit(&run, engine.as_mut(), checked, begin, limit, &mut bar)?;
+    let limit = args.limits.time();
+    let (mut report, verdict) = audit(&run, engine.as_mut(), checked, begin, limit, &mut bar)?;
     drop(bar);
+    let unasked = args.cache.not_checked();
     let next: Vec<Next> = verdict.iter().map(|_| audit_command(&args)).collect();
     let mut lines = vec![headline(&report)];
+    lines.extend(unasked.iter().map(not_checked_line));
+    report.not_checked.extend(unasked);
     lines.extend(next::lines(&next).map(|line| format!("  {line}")));
     let mut json = report_json(&report);
     json["next"] = json!(next);

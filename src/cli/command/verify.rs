@@ -142,6 +142,7 @@ fn verified(printer: Printer, args: Args) -> CommandResult {
     expected.note(&mut checked);
     checked.passed.extend(beside.passed);
     checked.not_checked.extend(beside.missing);
+    checked.not_checked.extend(args.cache.not_checked());
     if args.prefix {
         checked.allow_prefix();
     }

@@ -1,6 +1,6 @@
 //! The meaning of the ids that a language model writes: bytes, or the tokens of a tokenizer.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::cli::view::escape::{Characters, one_line, prose};
 use crate::cli::view::report::{Exit, Failure};
@@ -21,6 +21,9 @@ pub enum Alphabet {
     Tokens(Box<super::tokens::Tokens>),
 }
 
+/// The place of a tokenizer, and the files that are there. Of a single file here the files are empty.
+pub type Kept = (PathBuf, Companions);
+
 /// The files of which one makes a tokenizer, alone or with others.
 const TOKENIZERS: [&str; 4] = ["tokenizer.json", "vocab.json", "encoder.json", "tokenizer.model"];
 
@@ -30,12 +33,12 @@ impl Alphabet {
     pub fn of(
         job: &Job,
         vocabulary: u32,
-        named: Option<&Path>,
-        kept: impl FnOnce() -> Result<(PathBuf, Companions), Failure>,
+        named: Option<Kept>,
+        kept: impl FnOnce() -> Result<Kept, Failure>,
     ) -> Result<Alphabet, Failure> {
         let over_bytes = vocabulary <= 256 && matches!(job.data.files, DataFiles::Bytes { .. });
-        if let Some(path) = named {
-            return Alphabet::named(path);
+        if let Some(named) = named {
+            return Alphabet::named(named);
         }
         if over_bytes {
             return Ok(Alphabet::Bytes);
@@ -54,10 +57,9 @@ impl Alphabet {
         Err(Failure::new(Exit::Usage, why))
     }
 
-    /// The alphabet of the tokenizer at a path.
-    pub fn named(path: &Path) -> Result<Alphabet, Failure> {
-        let beside = if path.is_dir() { Companions::released(path)? } else { Companions::default() };
-        Alphabet::tokens(path.into(), &beside)
+    /// The alphabet of a tokenizer.
+    pub fn named((path, beside): Kept) -> Result<Alphabet, Failure> {
+        Alphabet::tokens(path, &beside)
     }
 
     #[cfg(feature = "tokenizer")]

@@ -1,16 +1,14 @@
 //! A language model as a command answers with it, and the meaning of its tokens.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::cli::view::alphabet::Alphabet;
+use crate::cli::view::alphabet::{Alphabet, Kept};
 use crate::cli::view::report::Failure;
 use tiebreak_contract::program::inference::Writer;
 use tiebreak_contract::program::step::StateTensor;
 use tiebreak_job::Job;
 use tiebreak_run::inference::batch::Batch;
 use tiebreak_run::inference::replay::Answerer;
-use tiebreak_run::run::companions::Companions;
 
 /// A language model, without its weights.
 pub struct Speaker<'j> {
@@ -31,8 +29,8 @@ impl<'j> Speaker<'j> {
     pub fn of(
         (job, writer, classes): (&Job, Writer<'j>, u32),
         table: Vec<StateTensor>,
-        tokenizer: Option<&Path>,
-        kept: impl FnOnce() -> Result<(PathBuf, Companions), Failure>,
+        tokenizer: Option<Kept>,
+        kept: impl FnOnce() -> Result<Kept, Failure>,
     ) -> Result<Speaker<'j>, Failure> {
         Ok(Speaker::with(Alphabet::of(job, classes, tokenizer, kept)?, (writer, classes), table))
     }

@@ -12,6 +12,7 @@ use crate::cli::view::report::{Exit, Failure};
 use tiebreak_dispute::answer::TokenizerParts;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::tensor::root;
+use tiebreak_remote::is_address;
 use tiebreak_run::run::companions::{CONFIG, Companions, FILE_MAX, GENERATION};
 use tiebreak_run::run::disk;
 
@@ -36,13 +37,17 @@ fn failed(why: impl Display) -> Failure {
 }
 
 impl Tokens {
-    /// The tokenizer at a path. `beside`: the files that are there with it.
+    /// The tokenizer at a path, or at an address. `beside`: the files that are there with it, at an address all of them.
     pub fn open(path: &Path, beside: &Companions) -> Result<Tokens, Failure> {
-        let loaded = Loaded::open(path, BOUNDS).map_err(failed)?;
+        let elsewhere = is_address(path);
+        let loaded = match elsewhere {
+            true => Loaded::of_memory(path, |name| beside.get(name), BOUNDS).map_err(failed)?,
+            false => Loaded::open(path, BOUNDS).map_err(failed)?,
+        };
         let ends = ends(|name| beside.get(name), |token| loaded.id(token)).map_err(failed)?;
         let mut files: Vec<(String, Digest)> =
             beside.of_tokenizer().map(|(name, bytes)| (name.into(), Digest(root(bytes)))).collect();
-        if !path.is_dir() {
+        if !elsewhere && !path.is_dir() {
             files.push(("tokenizer.json".into(), Digest(root(&disk::read(path, FILE_MAX)?))));
         }
         let template = Template::of(|name| beside.get(name));

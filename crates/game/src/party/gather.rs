@@ -262,7 +262,7 @@ fn make(with: &Gathering) -> Result<(), PartyError> {
         network: None,
         logged: true,
         trees: &trees,
-        copied: sources.iter().map(|(path, _)| path.as_path()).filter(|_| job.data.copy).collect(),
+        copied: sources.iter().map(|(path, _)| path.into()).filter(|_| job.data.copy).collect(),
         initial: state.as_ref().map(|state| (&table[..], &state[..])),
         companions: &Companions::default(),
     };

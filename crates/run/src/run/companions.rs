@@ -5,17 +5,20 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tiebreak_token_files::{OF_TOKENS, TOKENIZER_FILES};
 
 use super::dir::Run;
 use super::disk::{self, Disk};
 use super::error::RunError;
-use super::job_files::{JobFiles, refuse_private_key};
+use super::job_files::{JobFiles, is_address, refuse_private_key};
 use super::mistaken::refuse_stand_in;
 use super::names;
 use super::paths::RunPaths;
 use super::released_config::{self, CONFIG_MAX};
+use super::store::Store;
+use super::stored::Stored;
 use super::tokenizer_ids;
 pub use super::tokenizer_ids::SpecialTokens;
 use tiebreak_job::Job;
@@ -44,6 +47,42 @@ fn most(name: &str) -> u64 {
     if [CONFIG, GENERATION].contains(&name) { CONFIG_MAX } else { FILE_MAX }
 }
 
+/// The files of a set that are in a folder, here or at an address, which a job names with `key`.
+fn in_folder(
+    set: &[&'static str],
+    reach: &JobFiles,
+    key: &str,
+    folder: &str,
+) -> Result<Vec<(&'static str, Stored)>, RunError> {
+    let mut found = Vec::new();
+    if !is_address(Path::new(folder)) {
+        for name in set {
+            // A name that is not UTF-8 names none of the job's files.
+            let Some(path) = Path::new(folder).join(name).to_str().map(str::to_string) else { continue };
+            if fs::symlink_metadata(reach.folder().join(&path)).is_ok() {
+                found.push((*name, reach.path(key, &path)?.as_path().into()));
+            }
+        }
+        return Ok(found);
+    }
+    // The index of a run says which files there are.
+    let run = folder.strip_suffix(names::COMPANIONS).filter(|_| key == "init.run");
+    let opened = match run {
+        Some(run) => reach.run_store(key, run)?.map(|store| (store, run)),
+        None => None,
+    };
+    for name in set {
+        let file = match &opened {
+            Some((store, run)) => Stored::new(store, Path::new(run), names::companion(name)),
+            None => reach.stored(key, &format!("{folder}/{name}"))?,
+        };
+        if file.is_here() {
+            found.push((*name, file));
+        }
+    }
+    Ok(found)
+}
+
 /// Files whose names pass [`is_name`], by their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Companions {
@@ -59,26 +98,25 @@ impl Companions {
     /// # Errors
     /// If one lies where the job may not reach, is a private key, a pointer of Git LFS or too large, or cannot be read.
     pub fn of_job(job: &Job, reach: &JobFiles) -> Result<Companions, RunError> {
-        let mut folders = vec![("job", PathBuf::new())];
-        let beside = |path: &String| Path::new(path).parent().map(Path::to_path_buf);
+        let mut folders = vec![("job", String::new())];
+        let beside = |path: &String| match is_address(Path::new(path)) {
+            true => Some(path.rsplit_once('/')?.0.to_string()),
+            false => Path::new(path).parent()?.to_str().map(str::to_string),
+        };
         folders.extend(job.init.weights.first().and_then(beside).map(|folder| ("init.weights", folder)));
-        let kept = |run: &String| RunPaths { root: run.into() }.companions();
-        folders.extend(job.init.run.iter().map(|run| ("init.run", kept(run))));
+        let kept = |run: &String| match is_address(Path::new(run)) {
+            true => Some(format!("{}/{}", run.trim_end_matches('/'), names::COMPANIONS)),
+            false => RunPaths { root: run.into() }.companions().to_str().map(str::to_string),
+        };
+        folders.extend(job.init.run.iter().filter_map(|run| Some(("init.run", kept(run)?))));
         if let DataFiles::Tokens { paths, .. } = &job.data.files {
-            folders.extend(paths.iter().map(|path| ("data.path", format!("{path}{OF_TOKENS}").into())));
+            folders.extend(paths.iter().map(|path| ("data.path", format!("{path}{OF_TOKENS}"))));
         }
         let mut found = Companions::default();
         for set in SETS {
             for (key, folder) in &folders {
-                let mut paths = Vec::new();
-                for name in set {
-                    // A name that is not UTF-8 names none of the job's files.
-                    let Some(path) = folder.join(name).to_str().map(str::to_string) else { continue };
-                    let is_there = fs::symlink_metadata(reach.folder().join(&path)).is_ok();
-                    paths.extend(is_there.then_some((*name, path)));
-                }
-                for (name, path) in &paths {
-                    found.add_of_job(job, reach, name, key, path)?;
+                for (name, file) in in_folder(set, reach, key, folder)? {
+                    found.add_of_job(job, name, file)?;
                 }
                 if set.iter().any(|name| found.files.contains_key(name)) {
                     break;
@@ -88,21 +126,19 @@ impl Companions {
         Ok(found)
     }
 
-    fn add_of_job(
-        &mut self,
-        job: &Job,
-        reach: &JobFiles,
-        name: &'static str,
-        key: &str,
-        path: &str,
-    ) -> Result<(), RunError> {
-        // Downloads are kept behind links; the job may reach the links' target, or not.
-        let path = reach.path(key, path)?;
-        let real = path.canonicalize().map_err(RunError::io(&path))?;
-        if real.is_dir() {
-            return Ok(());
-        }
-        let bytes = disk::read(&real, most(name))?;
+    fn add_of_job(&mut self, job: &Job, name: &'static str, file: Stored) -> Result<(), RunError> {
+        let path = file.path().to_path_buf();
+        let bytes = match file.on_disk() {
+            // Downloads are kept behind links; the job may reach the links' target, or not.
+            Some(path) => {
+                let real = path.canonicalize().map_err(RunError::io(path))?;
+                if real.is_dir() {
+                    return Ok(());
+                }
+                disk::read(&real, most(name))?
+            }
+            None => file.read(most(name))?,
+        };
         refuse_private_key(&path, &bytes[..])?;
         refuse_stand_in(&path, &bytes)?;
         // Many programs have a config.json. One of another kind of model does not belong to this model.
@@ -157,6 +193,40 @@ impl Companions {
             }
         }
         Ok(found)
+    }
+
+    /// The companion files beside released weights in a store that is no folder here. The bytes are the server's: a receipt has the
+    /// digests of those that decide an answer.
+    ///
+    /// # Errors
+    /// As [`Companions::released`], and if the store cannot say whether a file is there.
+    #[doc(hidden)] // the command's alone
+    pub fn released_at(store: &Arc<dyn Store>, place: &Path) -> Result<Companions, RunError> {
+        let mut found = Companions::default();
+        for name in SETS.into_iter().flatten() {
+            let file = Stored::new(store, place, *name);
+            if file.is_here() {
+                found.add_released(name, &file)?;
+            }
+        }
+        Ok(found)
+    }
+
+    /// A tokenizer.json alone, whatever its name is.
+    ///
+    /// # Errors
+    /// If it is a stand-in or too large, or cannot be read.
+    #[doc(hidden)] // the command's alone
+    pub fn tokenizer(file: &Stored) -> Result<Companions, RunError> {
+        let mut found = Companions::default();
+        found.add_released(TOKENIZER_FILES[0], file)?;
+        Ok(found)
+    }
+
+    fn add_released(&mut self, name: &'static str, file: &Stored) -> Result<(), RunError> {
+        let bytes = file.read(most(name))?;
+        refuse_stand_in(file.path(), &bytes)?;
+        self.insert(name, bytes)
     }
 
     /// The paths where a job's companions lie, with their lengths.

@@ -87,8 +87,8 @@ pub struct NewRun<'a> {
     pub logged: bool,
     /// The bytes of the trees of the data files, in the manifest's order; empty for a recording.
     pub trees: &'a [Vec<u8>],
-    /// The paths that the data files are copied from, in the same order; empty if the files stay in place.
-    pub copied: Vec<&'a Path>,
+    /// The files that the data files are copied from, in the same order; empty if the files stay in place.
+    pub copied: Vec<Stored>,
     /// The initial state, with its table, if it does not follow from the seed.
     pub initial: Option<(&'a [StateTensor], &'a [Vec<u8>])>,
     /// The companion files of its model.
@@ -114,7 +114,7 @@ fn write(store: &Arc<dyn Store>, place: &Path, new: &NewRun) -> Result<(), RunEr
         at(&names::data_tree(number)).replace(tree)?;
     }
     for (number, (manifest, source)) in file.data.iter().zip(copied).enumerate() {
-        let mut from = data::contents(source)?;
+        let mut from = data::contents_of(source)?;
         at(&names::data_file(number)).replace_by(|file| {
             // Copies exactly the promised bytes, piece by piece; a file that changes meanwhile no longer fits its manifest.
             let mut left = manifest.bytes;

@@ -104,6 +104,14 @@ pub fn contents(path: &Path) -> Result<Box<dyn Read + Send>, RunError> {
     })
 }
 
+/// [`contents`] of a file that a job names, here or at an address.
+pub(super) fn contents_of(file: &Stored) -> Result<Box<dyn Read + Send>, RunError> {
+    match file.on_disk() {
+        Some(path) => contents(path),
+        None => Ok(Box::new(file.open()?)),
+    }
+}
+
 /// The same contents with random access. If the `len` bytes of a packed file are among the `left` bytes that may be kept, they
 /// are read from memory; otherwise seeking backwards unpacks the file again.
 pub(super) fn source(path: &Path, len: u64, left: &mut u64) -> Result<Box<dyn Source>, RunError> {
@@ -142,11 +150,12 @@ pub fn manifest(path: &Path) -> Result<(FileManifest, GroupTree), RunError> {
 /// # Errors
 /// As [`manifest`], and if the file is of another kind: [`foreign::refuse`].
 pub(super) fn named_manifest(
-    path: &Path,
+    file: &Stored,
     (spec, number): (&DataFiles, usize),
     sample: &[BatchTensor],
 ) -> Result<(FileManifest, GroupTree), RunError> {
-    let mut looking = Looking::new(contents(path)?);
+    let path = file.path();
+    let mut looking = Looking::new(contents_of(file)?);
     let found = GroupTree::of(&mut looking).map_err(unreadable(path))?;
     foreign::refuse(path, (spec, number), sample, &looking.look)?;
     Ok(found)
@@ -215,7 +224,7 @@ pub(crate) fn group_tree(file: &Stored, manifest: &FileManifest) -> Result<Group
 /// The data that a job names, before there is a run.
 pub struct JobData {
     /// The files, in order, with the trees that check ranges of them.
-    pub sources: Vec<(PathBuf, GroupTree)>,
+    pub sources: Vec<(Stored, GroupTree)>,
     /// The manifest that each file will have in a run.
     pub manifest: Vec<FileManifest>,
     /// The samples of the files.
@@ -226,27 +235,35 @@ impl JobData {
     /// Reads the files that a job names, within the folders that the job may reach.
     ///
     /// # Errors
-    /// If a file lies where the job may not reach, is a private key, cannot be read, is malformed, or does not fit the job's program.
+    /// If a file lies where the job may not reach, is a private key, cannot be read, is malformed, or does not fit the job's program. Also
+    /// if one is packed, and the job leaves it in place, or it is at an address.
     pub fn open(reach: &JobFiles, job: &Job, program: &Program) -> Result<JobData, RunError> {
         let mut left = UNPACKED_KEPT;
         let (mut sources, mut manifests, mut files) = (Vec::new(), Vec::new(), Vec::new());
         let sample = program.sample();
         for (number, (key, path)) in job.data.files.named().into_iter().enumerate() {
-            let path = reach.path(key, path)?;
+            let file = reach.stored(key, path)?;
+            let path = file.path().to_path_buf();
             if !job.data.copy && is_packed(&path) {
                 let why = "data.copy = false is for files that can be read in place: unpack this one, or leave copy out";
                 return Err(RunError::Refused(format!("{}: {why}", path.display())));
             }
-            job_files::refuse_private_key(&path, contents(&path)?)?;
-            let (manifest, tree) = named_manifest(&path, (&job.data.files, number), &sample)?;
-            files.push(DataFile::new(
-                path.clone(),
-                manifest.clone(),
-                tree.clone(),
-                source(&path, manifest.bytes, &mut left)?,
-            ));
+            if file.on_disk().is_none() && is_packed(&path) {
+                let why = "a packed file is read from a folder alone: unpack it there, or download it";
+                return Err(RunError::Refused(format!("{}: {why}", path.display())));
+            }
+            job_files::refuse_private_key(&path, contents_of(&file)?)?;
+            let (manifest, tree) = named_manifest(&file, (&job.data.files, number), &sample)?;
+            let (file, source) = match file.on_disk() {
+                Some(path) => (file.clone(), source(path, manifest.bytes, &mut left)?),
+                None => {
+                    let source: Box<dyn Source> = Box::new(file.open()?);
+                    (file.held_to(tree.clone()), source)
+                }
+            };
+            files.push(DataFile::new(path, manifest.clone(), tree.clone(), source));
             manifests.push(manifest);
-            sources.push((path, tree));
+            sources.push((file, tree));
         }
         let dataset = Dataset::of(files, reach.folder(), &job.data, &sample)?;
         Ok(JobData { sources, manifest: manifests, dataset })
@@ -263,8 +280,9 @@ impl JobData {
             return Ok((self.manifest.clone(), trees));
         };
         let (mut manifests, mut trees) = (Vec::new(), Vec::new());
-        for (number, (path, _)) in self.sources.iter().enumerate() {
-            let read = GroupTree::hidden(&mut contents(path)?, &FileSalts::new(key, number));
+        for (number, (file, _)) in self.sources.iter().enumerate() {
+            let path = file.path();
+            let read = GroupTree::hidden(&mut contents_of(file)?, &FileSalts::new(key, number));
             let (manifest, length, tree) = read.map_err(unreadable(path))?;
             if length != self.manifest[number].bytes {
                 let due = self.manifest[number].bytes;
@@ -280,9 +298,9 @@ impl JobData {
     }
 
     /// The files that a run copies, with the number of bytes of each copy; empty if the job leaves the data in place.
-    pub fn copied(&self, job: &Job) -> Vec<(&Path, u64)> {
+    pub fn copied(&self, job: &Job) -> Vec<(&Stored, u64)> {
         let sizes = self.manifest.iter().map(|file| file.bytes);
-        let all = self.sources.iter().map(|(path, _)| path.as_path()).zip(sizes);
+        let all = self.sources.iter().map(|(file, _)| file).zip(sizes);
         all.filter(|_| job.data.copy).collect()
     }
 

@@ -46,7 +46,8 @@ pub fn open_named(
     paths: &[PathBuf],
     sample: &[BatchTensor],
 ) -> Result<EvaluationData, RunError> {
-    opened(spec, paths, sample, |path, number| data::named_manifest(path, (&spec.files, number), sample))
+    let manifest = |path: &Path, number| data::named_manifest(&path.into(), (&spec.files, number), sample);
+    opened(spec, paths, sample, manifest)
 }
 
 fn opened(

@@ -1,6 +1,6 @@
 //! The initial state of a run that does not begin from its seed: read from files of weights, or from another run.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::dir::Run;
 use super::error::RunError;
@@ -29,7 +29,7 @@ pub(crate) type Sourced = (Vec<Vec<u8>>, InitialOrigin);
 /// job may reach. `key` is the seed's Philox key, which draws the tensors that the job takes from no file.
 ///
 /// # Errors
-/// If a file lies where the job may not reach, cannot be read, or does not hold the program's parameters.
+/// If a file lies where the job may not reach, cannot be read, changes meanwhile, or does not hold the program's parameters.
 pub fn of_job(
     job: &Job,
     program: &Program,
@@ -37,17 +37,60 @@ pub fn of_job(
     key: [u32; 2],
 ) -> Result<Option<Sourced>, RunError> {
     if let Some(run) = &job.init.run {
-        let (state, earlier) = from_run(&files.path("init.run", run)?, program, job.init.optimizer_state)?;
+        let (state, earlier) = from_run(&earlier(files, run)?, program, job.init.optimizer_state)?;
         return Ok(Some((state, InitialOrigin::Run(Box::new(earlier)))));
     }
     if job.init.weights.is_empty() {
         return Ok(None);
     }
-    let paths: Vec<PathBuf> =
-        job.init.files().map(|path| files.path("init.weights", path)).collect::<Result<_, _>>()?;
-    let state = from_weights(&paths, job, program, &Drawn::of(job, key))?;
-    let files = paths.iter().map(|path| Ok(data::manifest(path)?.0)).collect::<Result<_, RunError>>()?;
+    let named: Vec<Stored> =
+        job.init.files().map(|path| files.stored("init.weights", path)).collect::<Result<_, _>>()?;
+    let drawn = Drawn::of(job, key);
+    // Files of other tensors are found by their headers, before a server sends one as a whole.
+    WeightFiles::open(&named)?.check_state(program, &weights_layout(job, program), &drawn)?;
+    let (named, known): (Vec<Stored>, Vec<Option<FileManifest>>) =
+        named.into_iter().map(settled).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+    let state = from_weights(&named, job, program, &drawn)?;
+    let manifest = |(file, known): (&Stored, Option<FileManifest>)| match known {
+        Some(known) => Ok(known),
+        None => manifest_of(file),
+    };
+    let files = named.iter().zip(known).map(manifest).collect::<Result<_, RunError>>()?;
     Ok(Some((state, InitialOrigin::Weights { files })))
+}
+
+/// The run that a job names to begin from, in a folder or at an address.
+///
+/// # Errors
+/// If the job may not reach it, or as [`Run::open`].
+#[doc(hidden)] // for the layers above
+pub fn earlier(files: &JobFiles, run: &str) -> Result<Run, RunError> {
+    match files.run_store("init.run", run)? {
+        Some(store) => Run::of(store),
+        None => Run::open(&files.path("init.run", run)?),
+    }
+}
+
+/// The manifest of a file of weights.
+///
+/// # Errors
+/// If it cannot be read.
+#[doc(hidden)] // for the layers above
+pub fn manifest_of(file: &Stored) -> Result<FileManifest, RunError> {
+    Ok(match file.on_disk() {
+        Some(path) => data::manifest(path)?.0,
+        None => data::kept_manifest(file)?.0,
+    })
+}
+
+/// A file of weights at an address is read as a whole for its manifest, and each later read is held to that one. A file here is believed
+/// to stay as it is.
+fn settled(file: Stored) -> Result<(Stored, Option<FileManifest>), RunError> {
+    if file.on_disk().is_some() {
+        return Ok((file, None));
+    }
+    let (manifest, tree) = data::kept_manifest(&file)?;
+    Ok((file.held_to(tree), Some(manifest)))
 }
 
 /// The state that files of weights give: parameters that are not drawn and buffers come from the files. Buffers that the files
@@ -71,16 +114,18 @@ where
 
 /// The final state of a finished run, and the proof that it is the final state.
 fn from_run(
-    root: &Path,
+    run: &Run,
     program: &Program,
     optimizer_state: bool,
 ) -> Result<(Vec<Vec<u8>>, EarlierRun), RunError> {
-    let run = Run::open(root)?;
-    check_kept(&run, program, optimizer_state)?;
+    let root: &Path = &run.layout.root;
+    check_kept(run, program, optimizer_state)?;
+    run.within_memory("the state of the earlier run", run.state_memory())?;
     let key: Option<PublicKey> =
         run.file.summary().named_key().map_err(|why| RunError::malformed(&run.layout.run_json(), why))?;
     let size = u64::from(run.job().steps) + 2;
     if run.head_sizes()?.last() != Some(&size) {
+        run.answered()?;
         let why = format!("{}: the run is not finished: train it to its end first", root.display());
         return Err(RunError::Refused(why));
     }
@@ -114,7 +159,7 @@ fn from_run(
     };
     let path = run.layout.checkpoint(run.job().steps);
     let theirs = run.program().state();
-    let state = frozen::read(&run, run.job().steps)?;
+    let state = frozen::read(run, run.job().steps)?;
     let (found, due) = (state_digest(&theirs, &tensor_digests(&theirs, &state)), roots.digest());
     if found != due {
         let why = format!("it is not the state that the final record commits: it is {}", found.not(&due));

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::disk;
 use super::error::RunError;
-use super::job_files::JobFiles;
+use super::job_files::{JobFiles, is_address};
 use tiebreak_contract::program::encoding::PROGRAM_MAX;
 use tiebreak_contract::program::step::Program;
 use tiebreak_job::{JOB_MAX, Job};
@@ -13,8 +13,12 @@ use tiebreak_job::{JOB_MAX, Job};
 /// Reads a job file: its text, and the job that the text describes.
 ///
 /// # Errors
-/// If the file is not there, cannot be read, or is no valid job; in the last case the error has file, line and key.
+/// If the file is not there, is at an address, cannot be read, or is no valid job; in the last case the error has file, line and key.
 pub fn read(path: &Path) -> Result<(String, Job), RunError> {
+    if is_address(path) {
+        let why = "a job is a file here: download it, and look at what it names before you train it";
+        return Err(RunError::Refused(format!("{}: {why}", path.display())));
+    }
     let text = match disk::read_text(path, JOB_MAX) {
         // A name that is typed may be mistyped.
         Err(RunError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {

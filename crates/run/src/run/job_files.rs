@@ -2,22 +2,38 @@
 //!
 //! A trainer of somebody else's job publishes a copy of the job's data. So a job reaches only the files in its own folder and in
 //! a folder that the trainer allows. A path that leaves both is refused, whether by `..`, by being absolute or by a symbolic
-//! link.
+//! link. A file at an address is read only if the trainer allows the address, too: credentials of the trainer may open it.
 
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use super::error::RunError;
+use super::store::Store;
+use super::stored::Stored;
 
 /// The most bytes of a file that is searched for a private key line by line; in a longer file only the first line is examined.
 const KEY_FILE_MAX: u64 = 1 << 16;
+
+/// The functions that open what lies at an address. Nothing is asked there yet.
+#[doc(hidden)] // for the layers above
+#[derive(Clone, Copy, Debug)]
+pub struct Openers {
+    /// The store of a run.
+    pub run: fn(&str) -> Result<Arc<dyn Store>, RunError>,
+    /// The store of a folder of files that no index lists.
+    pub files: fn(&str) -> Result<Arc<dyn Store>, RunError>,
+}
 
 /// A job file's path, and the folders in which the files that it names may lie.
 #[derive(Clone, Debug)]
 pub struct JobFiles {
     job: PathBuf,
-    /// Canonical paths: the job's folder, and the folder that the trainer allows.
+    /// Canonical paths: the job's folder, and the folders that the trainer allows.
     roots: Vec<PathBuf>,
+    /// The addresses of folders that the trainer allows, and what opens them.
+    addresses: Vec<String>,
+    openers: Option<Openers>,
 }
 
 impl JobFiles {
@@ -26,19 +42,39 @@ impl JobFiles {
     /// # Errors
     /// If a folder is not there.
     pub fn new(job: &Path, data_root: Option<&Path>) -> Result<JobFiles, RunError> {
+        JobFiles::reaching(job, data_root)
+    }
+
+    /// The reach of a job file: its own folder, and these.
+    ///
+    /// # Errors
+    /// If a folder is not there.
+    #[doc(hidden)] // the command's alone
+    pub fn reaching<'a>(
+        job: &Path,
+        folders: impl IntoIterator<Item = &'a Path>,
+    ) -> Result<JobFiles, RunError> {
         let folder = match folder_of(job) {
             empty if empty.as_os_str().is_empty() => Path::new("."),
             folder => folder,
         };
         let mut roots = vec![folder.canonicalize().map_err(RunError::io(folder))?];
-        if let Some(root) = data_root {
+        for root in folders {
             let canonical = root.canonicalize().and_then(|canonical| canonical.read_dir().map(|_| canonical));
             roots
                 .push(canonical.map_err(|error| {
                     RunError::Refused(format!("--data-root {}: {error}", root.display()))
                 })?);
         }
-        Ok(JobFiles { job: job.to_path_buf(), roots })
+        Ok(JobFiles { job: job.to_path_buf(), roots, addresses: Vec::new(), openers: None })
+    }
+
+    /// The same reach, and the folders at these addresses.
+    #[must_use]
+    #[doc(hidden)] // the command's alone
+    pub fn with_addresses(self, addresses: Vec<String>, openers: Openers) -> JobFiles {
+        let addresses = addresses.into_iter().map(|root| root.trim_end_matches('/').to_string()).collect();
+        JobFiles { addresses, openers: Some(openers), ..self }
     }
 
     /// The job file.
@@ -54,8 +90,12 @@ impl JobFiles {
     /// The path of a file or folder that the job names with `key`.
     ///
     /// # Errors
-    /// If the path lies outside of the folders that the job may reach.
+    /// If the path lies outside of the folders that the job may reach, or is an address.
     pub fn path(&self, key: &str, name: &str) -> Result<PathBuf, RunError> {
+        if is_address(Path::new(name)) {
+            let why = "is an address, and a file of this key is read from a folder alone: copy it here";
+            return Err(RunError::Refused(format!("{}: {key}: {name:?} {why}", self.job.display())));
+        }
         let path = self.folder().join(name);
         // The links of a file that does not exist cannot be followed. The name alone decides if the file would lie outside, so
         // that an answer does not reveal whether a file outside exists.
@@ -70,6 +110,68 @@ impl JobFiles {
             roots.join(" and ")
         )))
     }
+}
+
+impl JobFiles {
+    /// The file that the job names with `key`, by a path or by an address.
+    ///
+    /// # Errors
+    /// If the file lies outside of the folders and addresses that the job may reach, or the address cannot be read here.
+    #[doc(hidden)] // for the layers above
+    pub fn stored(&self, key: &str, name: &str) -> Result<Stored, RunError> {
+        if !is_address(Path::new(name)) {
+            return Ok(self.path(key, name)?.as_path().into());
+        }
+        let (folder, file) = folder_and_name(name)?;
+        let store = (self.openers_for(key, name, folder)?.files)(folder)?;
+        Ok(Stored::new(&store, Path::new(folder), file))
+    }
+
+    /// The store of the run that the job names with `key`, if the name is an address.
+    ///
+    /// # Errors
+    /// As [`JobFiles::stored`].
+    pub(crate) fn run_store(&self, key: &str, name: &str) -> Result<Option<Arc<dyn Store>>, RunError> {
+        if !is_address(Path::new(name)) {
+            return Ok(None);
+        }
+        let run = name.trim_end_matches('/');
+        (self.openers_for(key, name, run)?.run)(run).map(Some)
+    }
+
+    /// The functions that open the folder at an address, which has to be one that the trainer allows, or below one.
+    fn openers_for(&self, key: &str, name: &str, folder: &str) -> Result<Openers, RunError> {
+        let below = |root: &String| folder.strip_prefix(root.as_str());
+        let plain = |rest: &str| {
+            let is_plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('%');
+            rest.is_empty() || rest.strip_prefix('/').is_some_and(|rest| rest.split('/').all(is_plain))
+        };
+        let allowed = self.addresses.iter().filter_map(below).any(plain);
+        self.openers.filter(|_| allowed).ok_or_else(|| {
+            RunError::Refused(format!(
+                "{}: {key}: {name:?} is an address that nobody allowed: a job may name files at addresses only below the ADDRESS of \
+                 --data-root ADDRESS; if you trust the job, give --data-root {folder}",
+                self.job.display()
+            ))
+        })
+    }
+}
+
+/// True if a place is named by an address, such as `http://HOST/PATH`, and not by a path.
+#[doc(hidden)] // for the layers above
+pub fn is_address(place: &Path) -> bool {
+    let scheme = place.to_str().and_then(|text| text.split_once("://")).map(|(scheme, _)| scheme);
+    scheme.is_some_and(|scheme| !scheme.is_empty() && scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()))
+}
+
+/// The address of a file's folder, and the file's name.
+///
+/// # Errors
+/// If the address names no file.
+#[doc(hidden)] // for the layers above
+pub fn folder_and_name(address: &str) -> Result<(&str, &str), RunError> {
+    let parts = address.rsplit_once('/').filter(|(folder, name)| !name.is_empty() && !folder.ends_with(":/"));
+    parts.ok_or_else(|| RunError::Refused(format!("{address}: a file is wanted, and the address names none")))
 }
 
 fn folder_of(job: &Path) -> &Path {
@@ -119,6 +221,38 @@ fn begins_private_key(line: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn addresses_are_reached_below_the_ones_that_are_allowed_alone() {
+        let nowhere = |_: &str| Ok(crate::run::Folder::at(Path::new("nowhere")) as Arc<dyn Store>);
+        let files = JobFiles::new(Path::new("job.toml"), None).unwrap();
+        assert!(files.stored("key", "http://host/a/file").is_err(), "no address is allowed");
+        let allowed = vec!["http://host/a/".to_string(), "s3://bucket".to_string()];
+        let files = files.with_addresses(allowed, Openers { run: nowhere, files: nowhere });
+        for name in ["http://host/a/file", "http://host/a/b/file", "s3://bucket/file"] {
+            assert!(files.stored("key", name).is_ok(), "{name}");
+        }
+        for name in [
+            "http://host/file",
+            "http://host/a",
+            "http://host/a/",
+            "http://host/ab/file",
+            "http://host/a/../file",
+            "http://host/a/./b/file",
+            "http://host/a/%2e%2e/file",
+            "http://host/a//file",
+            "https://host/a/file",
+            "http://host.other/a/file",
+            "s3://bucket2/file",
+            "s3://bucket",
+        ] {
+            assert!(files.stored("key", name).is_err(), "{name}");
+        }
+        assert!(files.run_store("key", "http://host/a").unwrap().is_some());
+        assert!(files.run_store("key", "http://host/a/../b").is_err());
+        assert!(files.run_store("key", "runs/mine").unwrap().is_none());
+        assert!(files.path("key", "http://host/a/file").is_err(), "a path is wanted");
+    }
 
     #[test]
     fn private_keys_are_told_from_texts() {

@@ -80,8 +80,15 @@ impl Stored {
         }
     }
 
+    /// The store of the folder in which a file lies that somebody named.
+    #[doc(hidden)] // for the layers above
+    pub fn store(&self) -> Arc<dyn Store> {
+        self.store.clone()
+    }
+
     /// The file's path on this machine's disk, if a folder keeps it.
-    pub(crate) fn on_disk(&self) -> Option<&Path> {
+    #[doc(hidden)] // the command's alone
+    pub fn on_disk(&self) -> Option<&Path> {
         self.store.folder().map(|_| self.path.as_path())
     }
 

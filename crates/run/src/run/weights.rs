@@ -1,6 +1,6 @@
 //! Files of weights: safetensors under a program's own names or under released ones, read and written one tensor at a time.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
@@ -264,6 +264,23 @@ impl WeightFiles {
         Ok(())
     }
 
+    /// Checks by headers alone that the files hold what a program's initial state is made from.
+    ///
+    /// # Errors
+    /// As [`WeightFiles::check`].
+    pub(super) fn check_state(
+        &self,
+        program: &Program,
+        layout: &[Released],
+        drawn: &Drawn,
+    ) -> Result<(), RunError> {
+        let table = program.state_with_init();
+        let begin =
+            |(tensor, init): &(StateTensor, Init)| begins(&tensor.name, *init).map(|_| tensor.name.clone());
+        let constant: HashSet<String> = table.iter().filter_map(begin).collect();
+        self.check(layout, drawn, |tensor| constant.contains(tensor))
+    }
+
     /// The initial state that the files give: parameters that are not drawn and buffers come from the files. Buffers that the
     /// files lack have their initial constants, and optimizer slots are zeros. Beside the state, one tensor of the files is in
     /// memory at a time.
@@ -279,7 +296,7 @@ impl WeightFiles {
         let table = program.state_with_init();
         let begins: HashMap<&str, Option<u32>> =
             table.iter().map(|(tensor, init)| (tensor.name.as_str(), begins(&tensor.name, *init))).collect();
-        self.check(layout, drawn, |tensor| begins.get(tensor).is_some_and(Option::is_some))?;
+        self.check_state(program, layout, drawn)?;
         self.check_copies(layout, drawn, &mut |_, _| {})?;
         let word = |tensor: &str| begins[tensor].unwrap_or(0).to_le_bytes();
         let begin = |(index, (tensor, init)): (usize, &(StateTensor, Init))| match drawn.has(&tensor.name) {

@@ -265,11 +265,10 @@ fn audited(printer: Printer, path: &Path, options: &Options, traces: &Traces) ->
     let limit = left(options.limits.time(), start);
     let about = page::about(&run, &checked, path, public.as_ref());
     let mut engines: Vec<&mut dyn Engine> = engines.iter_mut().map(|engine| engine.as_mut() as _).collect();
-    let (mut report, verdict) = audit_in_jobs(&run, &mut engines, native, checked, plan, limit, &mut bar)?;
-    report.not_checked.extend(options.cache.not_checked());
+    let (report, verdict) = audit_in_jobs(&run, &mut engines, native, checked, plan, limit, &mut bar)?;
     bar.end().iter().for_each(|problem| printer.problem(problem));
     say_no_verdict(printer, &run, &report, verdict.as_ref());
-    Ok(publish(printer, &report, verdict.as_ref(), options, (signer.as_ref(), &about), check.as_ref()))
+    Ok(publish(printer, report, verdict.as_ref(), options, (signer.as_ref(), &about), check.as_ref()))
 }
 
 impl Options {
@@ -400,12 +399,14 @@ fn say_no_verdict(printer: Printer, run: &Run, report: &Report, verdict: Option<
 /// the exit code.
 fn publish(
     printer: Printer,
-    report: &Report,
+    mut report: Report,
     verdict: Option<&Verdict>,
     options: &Options,
     (signer, about): (Option<&PrivateKey>, &About),
     check: Option<&Check>,
 ) -> Exit {
+    report.not_checked.extend(options.cache.not_checked());
+    let report = &report;
     let written = verdict.map(|verdict| verdict_file::save_anywhere(&options.verdict, verdict));
     let mut problems: Vec<String> = written.iter().filter_map(|written| written.problem.clone()).collect();
     if let Some(path) = &options.report {

@@ -568,7 +568,14 @@ impl Watch {
     /// Prints and writes what was found under the latest head.
     fn published(&self) -> Exit {
         let Some(Found { report, verdict, about }) = &self.found else { return Exit::Undecided };
-        publish(self.printer, report, verdict.as_ref(), &self.options, (self.signer.as_ref(), about), None)
+        publish(
+            self.printer,
+            report.clone(),
+            verdict.as_ref(),
+            &self.options,
+            (self.signer.as_ref(), about),
+            None,
+        )
     }
 
     /// The end of a watch whose time is up.

@@ -13,6 +13,7 @@ use crate::cli::args::limits::Limits;
 use crate::cli::args::random::random;
 use crate::cli::args::salted::SaltedArgs;
 use crate::cli::args::subject::{Subject, no_language_model};
+use crate::cli::args::weight_files::tokenizer_at;
 use crate::cli::view::alphabet::Alphabet;
 use crate::cli::view::answering::Speaker;
 use crate::cli::view::next::Next;
@@ -53,7 +54,7 @@ use tiebreak_run::run::{RunError, shell};
 pub struct Args {
     /// Folder of a run, or its address (http://HOST/PATH), or released weights with --job.
     ///
-    /// Weights are a .safetensors file, the file's address, or a folder that has them.
+    /// Weights are a .safetensors file, or a folder that has them, here or at an address.
     #[arg(value_name = "RUN|MODEL")]
     run: PathBuf,
     /// Job that says which model weights are of. `tiebreak import` writes it.
@@ -90,7 +91,7 @@ pub struct Args {
     step: Option<u32>,
     /// Tokenizer: tokenizer.json, or a folder with one, or with vocab.json and merges.txt.
     ///
-    /// The default is the tokenizer that the run keeps. A build with `--features tokenizer` reads them.
+    /// It may be at an address. The default is the tokenizer that the run keeps. A build with `--features tokenizer` reads them.
     #[arg(long, value_name = "PATH")]
     tokenizer: Option<PathBuf>,
     /// File for a receipt, by which others check the answer.
@@ -197,7 +198,8 @@ fn speaker<'a>(args: &Args, subject: &'a Subject) -> Result<Speaker<'a>, Failure
         return Ok(Speaker::with(Alphabet::Ids, (writer, classes), subject.table()));
     }
     let job = (subject.job(), writer, classes);
-    Speaker::of(job, subject.table(), args.tokenizer.as_deref(), kept).map_err(|why| match why.exit {
+    let named = args.tokenizer.as_deref().map(tokenizer_at).transpose()?;
+    Speaker::of(job, subject.table(), named, kept).map_err(|why| match why.exit {
         Exit::Usage if why.help.is_none() => {
             why.help("--ids takes the prompt as token ids, without a tokenizer")
         }

@@ -1,12 +1,11 @@
 //! The decisions of `tiebreak import` for models of images, the pixels that released weights expect, and for classifiers, a head for
 //! other classes.
 
-use std::path::Path;
-
 use clap::builder::PossibleValuesParser;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use crate::cli::args::weight_files::ModelFolder;
 use crate::cli::view::report::{Exit, Failure};
 use tiebreak_contract::program::keys::matches;
 use tiebreak_contract::program::models::normalize::is_of_bytes;
@@ -14,7 +13,7 @@ use tiebreak_contract::program::models::released::Released;
 use tiebreak_contract::program::models::{Model, Normalization, Normalize};
 use tiebreak_run::run::companions::PREPROCESSOR;
 use tiebreak_run::run::released_config::CONFIG_MAX;
-use tiebreak_run::run::{RunError, architectures, disk, mistaken};
+use tiebreak_run::run::{RunError, architectures, mistaken};
 
 /// Options for models of images, and for classifiers.
 #[derive(clap::Args)]
@@ -89,7 +88,7 @@ impl ImageArgs {
     ///
     /// # Errors
     /// If the model is none of images or no classifier, and an option is for these; or a file of the folder cannot be read.
-    pub fn decide(&self, model: &mut Model, folder: &Path) -> Result<Decided, Failure> {
+    pub fn decide(&self, model: &mut Model, folder: &ModelFolder) -> Result<Decided, Failure> {
         let mut decided = Decided::default();
         if let Some(size) = self.image_size {
             let (height, width) = match model {
@@ -143,7 +142,12 @@ impl ImageArgs {
         Ok(())
     }
 
-    fn normalize(&self, model: &mut Model, folder: &Path, decided: &mut Decided) -> Result<(), Failure> {
+    fn normalize(
+        &self,
+        model: &mut Model,
+        folder: &ModelFolder,
+        decided: &mut Decided,
+    ) -> Result<(), Failure> {
         let Some(own) = model.normalization() else {
             return self.normalize.as_ref().map_or(Ok(()), |_| Err(only_images("--normalize")));
         };
@@ -152,7 +156,7 @@ impl ImageArgs {
             "as --normalize says"
         } else if own.is_said() {
             "as config.json says"
-        } else if let Some((preset, constants)) = preprocessor(&folder.join(PREPROCESSOR))? {
+        } else if let Some((preset, constants)) = preprocessor(folder)? {
             model.normalize(preset, constants);
             "as preprocessor_config.json says"
         } else if matches!(model, Model::Vit(_)) {
@@ -216,12 +220,9 @@ fn in_words(normalization: &Normalization) -> String {
 type Constants = (Option<Normalize>, [Vec<f32>; 2]);
 
 /// The constants in a `preprocessor_config.json`, if it is there and has them.
-fn preprocessor(path: &Path) -> Result<Option<Constants>, Failure> {
-    if !path.exists() {
-        return Ok(None);
-    }
-    let real = path.canonicalize().map_err(RunError::io(path))?;
-    let bytes = disk::read(&real, CONFIG_MAX)?;
+fn preprocessor(folder: &ModelFolder) -> Result<Option<Constants>, Failure> {
+    let path = &folder.path().join(PREPROCESSOR);
+    let Some(bytes) = folder.read(PREPROCESSOR, CONFIG_MAX)? else { return Ok(None) };
     let wrong = |error| mistaken::config(path, &bytes, format!("it is no configuration of pixels: {error}"));
     let value: Value = serde_json::from_slice(&bytes).map_err(wrong)?;
     let Preprocessor { do_normalize, do_rescale, rescale_factor, image_mean, image_std } =

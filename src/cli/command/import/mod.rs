@@ -4,13 +4,13 @@ mod images;
 mod masking;
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Value, json};
 
 use crate::cli::args::limits::Limits;
-use crate::cli::args::weight_files::{Index, check_map, real, weight_files};
+use crate::cli::args::weight_files::{Index, ModelFolder, check_map, weight_files};
 use crate::cli::view::escape::Lines;
 use crate::cli::view::next::Next;
 use crate::cli::view::progress::Unit;
@@ -23,9 +23,9 @@ use tiebreak_job::Job;
 use tiebreak_job::initial::{Drawn, weights_layout};
 use tiebreak_run::run::adapter_config::{self, ADAPTER, ADAPTER_CONFIG};
 use tiebreak_run::run::companions::{CONFIG, Companions};
-use tiebreak_run::run::disk::{self, Disk};
+use tiebreak_run::run::disk::Disk;
 use tiebreak_run::run::weights::WeightFiles;
-use tiebreak_run::run::{RunError, architectures, mistaken, released_config, shell};
+use tiebreak_run::run::{RunError, Stored, architectures, mistaken, released_config, shell};
 
 /// Advice for a context that is too large.
 const FEWER: &str = "; give fewer positions by --context N";
@@ -37,9 +37,9 @@ const FEWER: &str = "; give fewer positions by --context N";
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tiebreak import tuned --output tuned-job")]
 pub struct Args {
-    /// Folder of the released model.
+    /// Folder of the released model, or its address (http://HOST/PATH).
     folder: PathBuf,
-    /// Folder for job.toml; by default the model's.
+    /// Folder for job.toml; by default the model's, which has to be here.
     ///
     /// The weights stay where they are.
     #[arg(long, value_name = "DIR")]
@@ -49,7 +49,7 @@ pub struct Args {
     /// The weights of models with rotary positions do not depend on the number. Attention takes memory with its square.
     #[arg(long, value_name = "N", conflicts_with = "architecture", value_parser = clap::value_parser!(u32).range(1..=1 << 16))]
     context: Option<u32>,
-    /// Folder of adapters of the model, as PEFT's save_pretrained writes it.
+    /// Folder or address of adapters of the model, as PEFT's save_pretrained writes it.
     ///
     /// The folder has adapter_config.json and adapter_model.safetensors. The job trains these adapters alone.
     #[arg(long, value_name = "DIR", conflicts_with = "architecture")]
@@ -63,40 +63,40 @@ pub struct Args {
 pub fn run(printer: Printer, args: Args) -> CommandResult {
     let _watch = args.limits.watch(printer);
     let folder = folder_of(&args.folder)?;
+    if args.output.is_none() && folder.is_elsewhere() {
+        let why =
+            format!("{} is an address, and job.toml is written to a folder here", args.folder.display());
+        return Err(Failure::new(Exit::Usage, why).help("name the folder with --output DIR"));
+    }
     // A pointer or a page in place of the configuration is found before any weights are.
     let config = if args.images.architecture.is_some() { None } else { configuration(&folder)? };
     let counting = printer.counting("looking at the weights", Unit::Bytes);
     let (paths, index) = weight_files(&folder)?;
     let files = WeightFiles::open(&paths)?;
-    let (mut model, said) = described(&args, &folder, config, &files)?;
+    let (mut model, said) = described(&args, folder.path(), config, &files)?;
     let mut decided = args.images.decide(&mut model, &folder)?;
     let adapter = args.adapter.as_deref().map(|folder| adapted(folder, &mut model)).transpose()?;
-    without_error(&model, &folder)?;
+    without_error(&model, folder.path())?;
     let prefix = added_prefix(&files, &model).to_string();
     args.images.keep(&model, &mut decided, |name| files.shape(&format!("{prefix}{name}")))?;
     decided.said.splice(0..0, said);
     if !prefix.is_empty() {
         decided.said.insert(0, format!("every tensor's name begins with {prefix}, as of a model that was compiled or wrapped: the job says init.prefix"));
     }
-    let output = args.output.as_ref().unwrap_or(&args.folder);
     let disk = Disk::default();
-    if args.output.is_some() {
-        disk.create_folder(output)?;
-    }
-    let output = output.canonicalize().map_err(RunError::io(output))?;
+    let output = output_of(&args, &disk)?;
     let job_path = output.join("job.toml");
     if job_path.symlink_metadata().is_ok() {
         let why = format!("{} is there already: give --output another folder", job_path.display());
         return Err(Failure::new(Exit::Usage, why));
     }
-    let names = paths.iter().map(|path| relative(&output, path)).collect::<Result<Vec<_>, _>>()?;
-    decided.adapter = adapter.as_ref().map(|path| relative(&output, path)).transpose()?;
-    let all: Vec<PathBuf> = paths.iter().chain(&adapter).cloned().collect();
-    let outside = all.iter().any(|path| !path.starts_with(&output));
-    let root = outside.then(|| common(&all));
-    let companions = Companions::released(&folder)?;
+    let names = paths.iter().map(|path| name_of(&output, path)).collect::<Result<Vec<_>, _>>()?;
+    decided.adapter = adapter.as_ref().map(|path| name_of(&output, path)).transpose()?;
+    let all: Vec<Stored> = paths.iter().chain(&adapter).cloned().collect();
+    let roots = roots(&output, &all);
+    let companions = folder.companions()?;
     masking::decide(&model, &companions, &mut decided, (&files, &prefix));
-    let text = job_text(&model, &names, &prefix, root.as_deref(), &decided);
+    let text = job_text(&model, &names, &prefix, !roots.is_empty(), &decided);
     let job = Job::parse(&job_path.display().to_string(), &text).map_err(|error| {
         let hint = if matches!(model, Model::Llama(_)) { FEWER } else { "" };
         Failure::new(Exit::Malformed, format!("the model's sizes do not make a job: {error}{hint}"))
@@ -105,14 +105,13 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let all = adapter.is_some().then_some(&all[..]);
     check(files, (&job, &program), index, all, &mut counting.watch())?;
     drop(counting);
-    if output != folder {
+    if output != folder.path() {
         companions.names().try_for_each(|name| free_for(&companions, &output, name))?;
         companions.write(&disk, &output, &[])?;
     }
     disk.replace(&job_path, text.as_bytes())?;
-    let root_option =
-        root.as_ref().map_or(String::new(), |root| format!(" --data-root {}", shell::path(root)));
-    let train = format!("tiebreak train {}{root_option} --out RUN", shell::path(&job_path));
+    let options = roots.iter().map(|root| format!(" --data-root {}", shell::path(root)));
+    let train = format!("tiebreak train {}{} --out RUN", shell::path(&job_path), options.collect::<String>());
     let next = Next::new("name your data in it, then", train);
     let said = format!(
         "{}{} parameters in {} file(s) -> {}\n{}",
@@ -124,10 +123,19 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     );
     printer.result(
         Lines::split(&said),
-        &json!({ "job": job_path, "parameters": program.parameter_count(), "weights": names, "data_root": root,
+        &json!({ "job": job_path, "parameters": program.parameter_count(), "weights": names, "data_root": roots.first(), "data_roots": roots,
             "said": decided.said, "kept": companions.names().collect::<Vec<_>>(), "next": [next] }),
     );
     Ok(Exit::Match)
+}
+
+/// The folder for the job, which is made if it is named.
+fn output_of(args: &Args, disk: &Disk) -> Result<PathBuf, RunError> {
+    let output = args.output.as_ref().unwrap_or(&args.folder);
+    if args.output.is_some() {
+        disk.create_folder(output)?;
+    }
+    output.canonicalize().map_err(RunError::io(output))
 }
 
 /// Checks that the files of weights are those of a job. `all` are the files with that of the adapters, if there is one.
@@ -135,7 +143,7 @@ fn check(
     mut files: WeightFiles,
     (job, program): (&Job, &Program),
     index: Option<Index>,
-    all: Option<&[PathBuf]>,
+    all: Option<&[Stored]>,
     watch: &mut dyn FnMut(u64, u64),
 ) -> Result<(), Failure> {
     if let Some(index) = index {
@@ -150,10 +158,15 @@ fn check(
 }
 
 /// Gives the model the adapters that a folder describes. Returns the file of their tensors.
-fn adapted(folder: &Path, model: &mut Model) -> Result<PathBuf, Failure> {
+fn adapted(folder: &Path, model: &mut Model) -> Result<Stored, Failure> {
     let folder = folder_of(folder)?;
-    let path = folder.join(ADAPTER_CONFIG);
-    let bytes = disk::read(&real(&path)?, released_config::CONFIG_MAX)?;
+    let path = folder.path().join(ADAPTER_CONFIG);
+    let absent = |name: &str| {
+        let why = io::Error::from(ErrorKind::NotFound);
+        crate::cli::view::report::named(RunError::io(&folder.path().join(name))(why))
+    };
+    let bytes = folder.read(ADAPTER_CONFIG, released_config::CONFIG_MAX)?;
+    let bytes = bytes.ok_or_else(|| absent(ADAPTER_CONFIG))?;
     let text = std::str::from_utf8(&bytes)
         .map_err(|error| format!("the text is not UTF-8 from byte {} on", error.valid_up_to()));
     let lora = text.and_then(adapter_config::parse);
@@ -165,7 +178,7 @@ fn adapted(folder: &Path, model: &mut Model) -> Result<PathBuf, Failure> {
         Some((key, why)) if key.starts_with("lora") => {
             Err(RunError::invalid(&path, format!("the adapters' {key}: {why}")).into())
         }
-        _ => real(&folder.join(ADAPTER)),
+        _ => folder.file(ADAPTER)?.ok_or_else(|| absent(ADAPTER)),
     }
 }
 
@@ -177,10 +190,13 @@ fn without_error(model: &Model, folder: &Path) -> Result<(), RunError> {
 }
 
 /// The folder that was named.
-fn folder_of(named: &Path) -> Result<PathBuf, Failure> {
+fn folder_of(named: &Path) -> Result<ModelFolder, Failure> {
+    if tiebreak_remote::is_address(named) {
+        return Ok(ModelFolder::at(named)?);
+    }
     let why = match named.metadata() {
         Ok(kind) if kind.is_dir() => {
-            return named.canonicalize().map_err(|error| RunError::io(named)(error).into());
+            return Ok(ModelFolder::at(&named.canonicalize().map_err(RunError::io(named))?)?);
         }
         Ok(_) => "it is a file: name the folder that it lies in",
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -192,12 +208,9 @@ fn folder_of(named: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// The text of the folder's `config.json`, if it has one.
-fn configuration(folder: &Path) -> Result<Option<String>, Failure> {
-    let path = folder.join(CONFIG);
-    if path.symlink_metadata().is_err() {
-        return Ok(None);
-    }
-    let bytes = disk::read(&real(&path)?, released_config::CONFIG_MAX)?;
+fn configuration(folder: &ModelFolder) -> Result<Option<String>, Failure> {
+    let path = folder.path().join(CONFIG);
+    let Some(bytes) = folder.read(CONFIG, released_config::CONFIG_MAX)? else { return Ok(None) };
     let text = String::from_utf8(bytes);
     let text = text.map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
@@ -280,6 +293,26 @@ fn free_for(companions: &Companions, folder: &Path, name: &str) -> Result<(), Ru
     )))
 }
 
+/// The name by which a job in `folder`, which is canonical, names a file.
+fn name_of(folder: &Path, file: &Stored) -> Result<String, Failure> {
+    match file.on_disk() {
+        Some(path) => relative(folder, path),
+        None => Ok(file.path().to_string_lossy().into_owned()),
+    }
+}
+
+/// The folders and addresses outside of a job's folder in which its files lie.
+fn roots(output: &Path, files: &[Stored]) -> Vec<PathBuf> {
+    let (here, elsewhere): (Vec<&Stored>, Vec<&Stored>) =
+        files.iter().partition(|file| file.on_disk().is_some());
+    let here: Vec<PathBuf> = here.into_iter().map(|file| file.path().to_path_buf()).collect();
+    let outside = here.iter().any(|path| !path.starts_with(output));
+    let mut roots: Vec<PathBuf> = outside.then(|| common(&here)).into_iter().collect();
+    roots.extend(elsewhere.into_iter().map(|file| PathBuf::from(file.store().place())));
+    roots.dedup();
+    roots
+}
+
 /// A path as a job in `folder` names it. Both are canonical.
 fn relative(folder: &Path, path: &Path) -> Result<String, Failure> {
     let same = folder.components().zip(path.components()).take_while(|(x, y)| x == y).count();
@@ -298,13 +331,7 @@ fn common(paths: &[PathBuf]) -> PathBuf {
 }
 
 /// A job that goes on training the model.
-fn job_text(
-    model: &Model,
-    weights: &[String],
-    prefix: &str,
-    root: Option<&Path>,
-    decided: &Decided,
-) -> String {
+fn job_text(model: &Model, weights: &[String], prefix: &str, is_outside: bool, decided: &Decided) -> String {
     let ids = |vocabulary: u32| if vocabulary > 1 << 16 { "u32" } else { "u16" };
     let (data, rate) = match model {
         Model::Bert(Bert { vocabulary, context, classes: Some(classes), .. }) => {
@@ -330,9 +357,10 @@ fn job_text(
             (data.into(), "1e-4")
         }
     };
-    let reach = root.map_or(String::new(), |_| {
-        "# They lie outside of this folder: name their folder with --data-root when you train.\n".into()
-    });
+    let reach = match is_outside {
+        true => "# They lie outside of this folder: name their folder with --data-root when you train.\n",
+        false => "",
+    };
     let (weights, model, init) = (json!(weights), released_config::model_table(model), decided.init());
     let masking = &decided.masking;
     let prefix = match prefix.is_empty() {

@@ -135,7 +135,7 @@ fn check_data(
     let not_finite = finite::of_data(printer, &mut data.dataset, job)?;
     let targets = targets(&mut data.dataset).map_err(RunError::from)?;
     let unused = data.dataset.unused().map(|path| path.display().to_string()).collect();
-    let copied = data.copied(job).into_iter().map(|(path, bytes)| (path.display().to_string(), bytes));
+    let copied = data.copied(job).into_iter().map(|(file, bytes)| (file.path().display().to_string(), bytes));
     let (copied, dataset) = (copied.collect(), &data.dataset);
     let kept = job.data.validation_split.map(|_| dataset.samples_in_order());
     Ok(Checked {

@@ -18,6 +18,7 @@ A job says everything that decides the bits of a run, in TOML. Keys that are not
 - A number is rounded to binary32 before anything is computed with it (ARITHMETIC.md, section 1).
 - A table may be written as `[batch]` with `micro_batch = 4` under it, or inline as `batch = { micro_batch = 4 }`.
 - Paths are relative to the job file, and stay in its folder. `--data-root DIR` allows another folder too.
+- Data, weights and an earlier run may have addresses, which `--data-root ADDRESS` allows ([DATA.md](DATA.md)).
 ";
 
 /// The tables in the order of the reference, each with its kinds; a table without kinds has `None`.

@@ -20,6 +20,7 @@ use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{RunError, disk};
 
 use super::reader::answers;
+use crate::cli::args::weight_files::tokenizer_at;
 use crate::cli::view::alphabet::Alphabet;
 use crate::cli::view::report::{Exit, Failure, Printer, named};
 
@@ -79,7 +80,7 @@ impl Reading {
         let sample = run.program().sample();
         let tokens = sample.first().filter(|inputs| inputs.name == "tokens" && !are_bytes);
         match (tokens, tokenizer) {
-            (Some(_), Some(path)) => Ok(Reading::Tokens(Alphabet::named(path)?)),
+            (Some(_), Some(path)) => Ok(Reading::Tokens(Alphabet::named(tokenizer_at(path)?)?)),
             (Some(_), None) => {
                 Ok(Reading::None("samples are tokens, and no tokenizer is named: give --tokenizer".into()))
             }

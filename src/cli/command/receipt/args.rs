@@ -24,7 +24,7 @@ pub struct Check {
     pub receipt: PathBuf,
     /// Folder or address of a run, or released weights with --job.
     ///
-    /// Weights are a .safetensors file, the file's address, or a folder that has them.
+    /// Weights are a .safetensors file, or a folder that has them, here or at an address.
     #[arg(value_name = "RUN|MODEL")]
     pub run: PathBuf,
     #[command(flatten)]

@@ -17,6 +17,7 @@ use crate::cli::args::key::read_public;
 use crate::cli::args::limits::Watch;
 use crate::cli::args::sampled::Sampled;
 use crate::cli::args::subject::{Subject, no_language_model};
+use crate::cli::args::weight_files::tokenizer_at;
 use crate::cli::view::answering::Speaker;
 use crate::cli::view::outcome::signed_by;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, named};
@@ -284,8 +285,8 @@ fn answer(
 ) -> CommandResult {
     let subject = Subject::answering(&args.run, args.data.model(), args.step, &args.limits)?;
     let ((writer, classes), kept) = (subject.writer()?, || subject.companions());
-    let speaker =
-        Speaker::of((subject.job(), writer, classes), subject.table(), args.tokenizer.as_deref(), kept)?;
+    let named = args.tokenizer.as_deref().map(tokenizer_at).transpose()?;
+    let speaker = Speaker::of((subject.job(), writer, classes), subject.table(), named, kept)?;
     let answerer = speaker.answerer(&subject.model);
     same_model(&speaker, (&answerer, subject.is_of_network()), receipt)?;
     answerer.has_tokens(receipt).map_err(|source| RunError::malformed(&args.receipt, source))?;

@@ -19,6 +19,7 @@ use crate::cli::args::limits::Limits;
 use crate::cli::args::listen::address;
 use crate::cli::args::metrics::{MetricsArgs, Served};
 use crate::cli::args::subject::{Subject, no_language_model};
+use crate::cli::args::weight_files::tokenizer_at;
 use crate::cli::view::answering::Speaker;
 use crate::cli::view::chats::Chats;
 use crate::cli::view::escape::one_line;
@@ -53,7 +54,7 @@ Examples:
 pub struct Args {
     /// Folder of a run, or its address (http://HOST/PATH), or released weights with --job.
     ///
-    /// Weights are a .safetensors file, the file's address, or a folder that has them.
+    /// Weights are a .safetensors file, or a folder that has them, here or at an address.
     #[arg(value_name = "RUN|MODEL")]
     run: PathBuf,
     /// Job that says which model weights are of. `tiebreak import` writes it.
@@ -78,7 +79,7 @@ pub struct Args {
     step: Option<u32>,
     /// Tokenizer: tokenizer.json, or a folder with one, or with vocab.json and merges.txt.
     ///
-    /// The default is the tokenizer that the run keeps. A build with `--features tokenizer` reads them.
+    /// It may be at an address. The default is the tokenizer that the run keeps. A build with `--features tokenizer` reads them.
     #[arg(long, value_name = "PATH")]
     tokenizer: Option<PathBuf>,
     /// Most answers that are computed together.
@@ -180,8 +181,8 @@ pub fn run(printer: Printer, args: Args) -> CommandResult {
     let mut subject = Subject::answering(&args.run, model, args.step, &args.limits)?;
     let weights = std::mem::take(&mut subject.model);
     let ((writer, classes), kept) = (subject.writer()?, || subject.companions());
-    let speaker =
-        Speaker::of((subject.job(), writer, classes), subject.table(), args.tokenizer.as_deref(), kept)?;
+    let named = args.tokenizer.as_deref().map(tokenizer_at).transpose()?;
+    let speaker = Speaker::of((subject.job(), writer, classes), subject.table(), named, kept)?;
     let mut engine = open_exact(&args.engine)?;
     let engine_name = engine.describe();
     let (parameters, identity) = loaded(&args, &speaker, &weights, engine.as_mut())?;

@@ -51,9 +51,11 @@ pub struct Args {
     /// The default is `all`, and with --launches or --page `webgpu`.
     #[arg(long, value_enum)]
     limits: Option<Limits>,
-    /// Second folder whose files the job may name, besides its own folder.
+    /// Another folder whose files the job may name, besides its own, or an address; once for each.
+    ///
+    /// A job reaches files at addresses only below the addresses given here: your credentials may open others.
     #[arg(long, value_name = "DIR", requires = "job")]
-    data_root: Option<PathBuf>,
+    data_root: Vec<PathBuf>,
     /// Adapter that computes the results that others are compared with.
     #[arg(long, value_name = "NAME", requires = "recorded")]
     adapter: Option<String>,
@@ -102,7 +104,7 @@ impl Products {
 }
 
 /// A job's program.
-fn program(job: PathBuf, data_root: Option<PathBuf>) -> Result<Program, Failure> {
+fn program(job: PathBuf, data_root: Vec<PathBuf>) -> Result<Program, Failure> {
     let args = JobArgs { job, data_root };
     let (_, job) = read_job(&args.job)?;
     Ok(read_program(&args.files()?, &job)?.0)

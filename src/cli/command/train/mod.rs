@@ -21,6 +21,7 @@ use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::metrics::{MetricsArgs, Served};
+use crate::cli::args::place::job_files;
 use crate::cli::args::random::random;
 use crate::cli::args::ranks::{Meeting, RanksArgs, Role};
 use crate::cli::args::salts::SaltArgs;
@@ -43,7 +44,7 @@ use tiebreak_record::commit::keys::PrivateKey;
 use tiebreak_run::run::checked::Checked;
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::job::logged;
-use tiebreak_run::run::{Folder, JobFiles, read_job, read_program, shell};
+use tiebreak_run::run::{Folder, read_job, read_program, shell};
 use tiebreak_train::ranks::collective::Collective;
 use tiebreak_train::ranks::lead::{Lead, can_cross_check};
 use tiebreak_train::ranks::plan::{ShardPlan, divides};
@@ -88,9 +89,11 @@ pub struct Args {
     /// `logged` takes the job's thresholds, or the default ones.
     #[arg(long, value_enum)]
     profile: Option<Profile>,
-    /// Second folder whose files the job may name, besides its own folder.
+    /// Another folder whose files the job may name, besides its own, or an address; once for each.
+    ///
+    /// A job reaches files at addresses only below the addresses given here: your credentials may open others.
     #[arg(long, value_name = "DIR", conflicts_with = "resume")]
-    data_root: Option<PathBuf>,
+    data_root: Vec<PathBuf>,
     /// With --resume: folder or address of the data files that the run does not hold.
     ///
     /// A run holds no data files if its job says `data.copy = false`.
@@ -302,6 +305,7 @@ fn audit_command(run: &Run, args: &Args, of: &str) -> Next {
         for name in run.job().init.files() {
             command += " --weights ";
             match args.job.as_ref().and_then(|job| job.parent()) {
+                _ if tiebreak_remote::is_address(Path::new(name)) => command += &shell::word(name),
                 Some(folder) => command += &shell::path(&folder.join(name)),
                 None => {
                     command += "FILE";
@@ -418,15 +422,13 @@ fn trained(
 /// Begins a run of the job that is named.
 fn new_run(printer: Printer, args: &Args, out: &Path, key: Option<&PrivateKey>) -> Result<Run, Failure> {
     let job = args.job.as_deref().expect("there is a job, or a run");
-    let (data_root, challenge) = (args.data_root.as_deref(), args.challenge);
+    let (files, challenge) = (job_files(job, &args.data_root)?, args.challenge);
     let logged = args.profile == Some(Profile::Logged);
     let (folder, out) = (out.to_path_buf(), Folder::at(out));
-    let beginning = Beginning { job, data_root, out, key, challenge, logged, nonce: random()? };
+    let beginning = Beginning { job, data_root: None, out, key, challenge, logged, nonce: random()? };
     let salts = args.salts.begun(read_job(job)?.1.hides(), &folder)?;
-    let run = match &salts {
-        None => Prepared::watched(&beginning, &mut scanning(printer)),
-        Some((key, _)) => Prepared::hidden(&beginning, key, &mut scanning(printer)),
-    };
+    let salt_key = salts.as_ref().map(|(key, _)| key);
+    let run = Prepared::reaching(&beginning, &files, salt_key, &mut scanning(printer));
     let run = run.inspect_err(|_| {
         // Nothing was begun, so nothing is of this key.
         salts.iter().for_each(|(_, path)| drop(fs::remove_file(path)));
@@ -523,7 +525,7 @@ fn check<'a>(
         (Some(run), _) => run.program(),
         (None, job_path) => {
             let path = job_path.as_deref().expect("there is a job, or a run");
-            read = read_program(&JobFiles::new(path, args.data_root.as_deref())?, job)?.0;
+            read = read_program(&job_files(path, &args.data_root)?, job)?.0;
             &read
         }
     };

@@ -16,6 +16,7 @@ use crate::cli::args::device_memory;
 use crate::cli::args::engine::{EngineArgs, open_exact};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::args::place::job_files;
 use crate::cli::args::random::random;
 use crate::cli::view::escape::one_line;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
@@ -33,7 +34,7 @@ struct Args {
     #[arg(long)]
     key: Option<PathBuf>,
     #[arg(long)]
-    data_root: Option<PathBuf>,
+    data_root: Vec<PathBuf>,
     #[arg(long, default_value_t = true, action = ArgAction::Set)]
     stop_on_nan: bool,
     #[command(flatten)]
@@ -48,15 +49,16 @@ pub fn run(printer: Printer, words: &[OsString], feed: &mut dyn Feed) -> Command
     let (args, start) = (Args::try_parse_from(words).map_err(wrong)?, Instant::now());
     let private = args.key.as_deref().map(key::read_private).transpose()?;
     let mut engine = open_exact(&args.engine)?;
-    let recording = Recording::begin(&Beginning {
+    let beginning = Beginning {
         job: &args.job,
-        data_root: args.data_root.as_deref(),
+        data_root: None,
         out: Folder::at(&args.out),
         key: private.as_ref(),
         challenge: None,
         logged: false,
         nonce: random()?,
-    })?;
+    };
+    let recording = Recording::reaching(&beginning, &job_files(&args.job, &args.data_root)?)?;
     let run = recording.run();
     args.limits.check(
         "training",

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::cli::args::key;
+use crate::cli::args::weight_files::tokenizer_at;
 use crate::cli::view::alphabet::Alphabet;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text, named};
 use tiebreak_dispute::answer::{AnswerRuling, AnswerVerdict};
@@ -44,7 +45,7 @@ pub fn check(
         let why = "--tokenizer is for verdicts on a token of a receipt that names a tokenizer: leave it out";
         return Err(Failure::new(Exit::Usage, why));
     }
-    let alphabet = given.tokenizer.map(Alphabet::named).transpose()?;
+    let alphabet = given.tokenizer.map(tokenizer_at).transpose()?.map(Alphabet::named).transpose()?;
     let known = |count| alphabet.as_ref().map(|alphabet| alphabet.known(count)).unwrap_or_default();
     let digest = alphabet.as_ref().and_then(Alphabet::digest);
     let examination = verdict.examine(digest.map(|digest| (digest, &known as &dyn Fn(u32) -> Vec<bool>)));

@@ -11,6 +11,7 @@ use tiebreak_monitor::randomness::commitment;
 use super::log::{read_log, write_log};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
+use crate::cli::args::place::job_files;
 use crate::cli::command::monitor::nonce;
 use crate::cli::command::monitor::registry::{exclusive, now};
 use crate::cli::view::next::Next;
@@ -20,8 +21,8 @@ use tiebreak_job::identity::program_digest;
 use tiebreak_job::initial::InitialOrigin;
 use tiebreak_job::manifest::files_root;
 use tiebreak_record::commit::cosignature::utc;
-use tiebreak_run::run::data::{JobData, manifest};
-use tiebreak_run::run::{JobFiles, RunError, read_job, read_program, shell};
+use tiebreak_run::run::data::JobData;
+use tiebreak_run::run::{JobFiles, RunError, initial, read_job, read_program, shell};
 
 /// Promise the run of a job, with the rest of its seed still to come.
 ///
@@ -49,9 +50,11 @@ pub struct Args {
     /// `tiebreak monitor beacon --at DATE` names a round of drand, whose time and signature the check derives.
     #[arg(long, value_name = "TEXT")]
     round: String,
-    /// Second folder whose files the job may name, besides its own folder.
+    /// Another folder whose files the job may name, besides its own, or an address; once for each.
+    ///
+    /// A job reaches files at addresses only below the addresses given here: your credentials may open others.
     #[arg(long, value_name = "DIR")]
-    data_root: Option<PathBuf>,
+    data_root: Vec<PathBuf>,
     #[command(flatten)]
     limits: Limits,
 }
@@ -59,14 +62,14 @@ pub struct Args {
 /// The origin that a job names for its initial state.
 fn begin(args: &Args, job: &Job, files: &JobFiles) -> Result<Begin, Failure> {
     if let Some(run) = &job.init.run {
-        let run = args.limits.open(&files.path("init.run", run)?)?;
+        let run = initial::earlier(files, run)?.with_memory(args.limits.memory());
         let (after, optimizer_state) = (run.job().steps, job.init.optimizer_state);
         return Ok(Begin::Run { run: run.id, after, optimizer_state });
     }
     if job.init.weights.is_empty() {
         return Ok(Begin::Seed);
     }
-    let weights = job.init.files().map(|path| Ok(manifest(&files.path("init.weights", path)?)?.0));
+    let weights = job.init.files().map(|path| initial::manifest_of(&files.stored("init.weights", path)?));
     let files = weights.collect::<Result<Vec<_>, RunError>>()?;
     Ok(Begin::Weights { files: InitialOrigin::Weights { files }.digest() })
 }
@@ -82,7 +85,7 @@ fn inputs(args: &Args) -> Result<Inputs, Failure> {
         let help = "set commit.scheme = 0, or train with a challenge that somebody else chose (--challenge)";
         return Err(Failure::new(Exit::Usage, why).help(help));
     }
-    let files = JobFiles::new(&args.job, args.data_root.as_deref())?;
+    let files = job_files(&args.job, &args.data_root)?;
     let (program, _) = read_program(&files, &job)?;
     let data = JobData::open(&files, &job, &program)?;
     let begin = begin(args, &job, &files)?;
