@@ -240,11 +240,14 @@ class Shifted(Base):
 
 def test_other_values_of_a_buffer_are_seen():
     model = Shifted()
-    run, x = compiled(model), torch.randn(3, 6)
+    run, x, first = compiled(model), torch.randn(3, 6), model.shift.clone()
     with torch.no_grad():
         for _ in range(3):
             near(run(x), copy.deepcopy(model).double()(x.double()))
             model.shift.data.add_(1.0)
+        # The first values again, in other memory.
+        model.shift = first
+        near(run(x), copy.deepcopy(model).double()(x.double()))
 
 
 class Sums(Base):

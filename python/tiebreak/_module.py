@@ -141,7 +141,7 @@ def _network_of(program: Any, roles: Sequence[Role], given: Sequence[Any], names
         if number is None:
             name = signature.inputs_to_lifted_tensor_constants.get(node.name)
             tensor = program.constants.get(name)
-            return Value(name, "unknown", ()) if tensor is None else Value(tensor.detach().cpu(), "constant", tuple(tensor.shape))
+            return Value(name, "unknown", ()) if tensor is None else Value(tensor.detach().cpu().clone(), "constant", tuple(tensor.shape))
         role, shape = roles[number], tuple(given[number].shape)
         if role.kind == "tokens":
             return Value(None, "tokens", shape)
@@ -149,7 +149,8 @@ def _network_of(program: Any, roles: Sequence[Role], given: Sequence[Any], names
             return Value(names[number], "image" if len(shape) == 4 else "rows", shape)
         if role.kind == "parameter":
             return Value(names[number], "parameter", shape)
-        return Value(given[number].detach().cpu(), "constant", shape)
+        # A copy, since the model may write into its own tensor later.
+        return Value(given[number].detach().cpu().clone(), "constant", shape)
 
     def ended(matcher: Matcher, node: Any, values: Dict[Any, Any]) -> List[str]:
         refused = []
