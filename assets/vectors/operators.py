@@ -479,7 +479,14 @@ class Tape:
         rstd = [div(1.0, sqrt(add(v, epsilon))) for v in var.rows[0]]
         scaled = lambda v, m, r, g, b: add(mul(mul(sub(v, m), r), g), b)
         y = [[scaled(*values) for values in zip(row, mean.rows[0], rstd, gain.rows[0], bias.rows[0])] for row in x.rows]
-        return self.record(y, None)
+
+        def gradient(dy):
+            xhat = [[mul(sub(v, m), r) for v, m, r in zip(row, mean.rows[0], rstd)] for row in x.rows]
+            slope = [mul(g, r) for g, r in zip(gain.rows[0], rstd)]
+            dx = [[mul(v, s) for v, s in zip(row, slope)] for row in dy]
+            return [(x, dx), (gain, [over_rows(map_rows(mul, dy, xhat))]), (bias, [over_rows(dy)])]
+
+        return self.record(y, gradient)
 
     def grouped_conv2d(self, x, weight, image, kernel, stride, padding, groups):
         """Each group as a convolution of its own channels, with a tape of its own."""

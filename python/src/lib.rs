@@ -4,6 +4,7 @@
 //! package turns into `tiebreak.BugError`.
 
 mod call;
+mod module;
 mod panics;
 mod recording;
 mod run;
@@ -17,6 +18,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("Failed", module.py().get_type::<run::Failed>())?;
     module.add("Panic", module.py().get_type::<panics::Panic>())?;
+    module.add_class::<module::Pass>()?;
     module.add_class::<recording::Recording>()?;
     module.add_function(wrap_pyfunction!(call::call, module)?)?;
     module.add_function(wrap_pyfunction!(panics::panics, module)?)?;

@@ -23,6 +23,19 @@ fn built() -> PathBuf {
     deps.parent().unwrap().to_path_buf()
 }
 
+/// Writes the entry points of the package, by which PyTorch finds the backend of `torch.compile`, as pip does.
+fn installed(here: &Path, folder: &Path) {
+    let project = fs::read_to_string(here.join("pyproject.toml")).unwrap();
+    let (_, points) = project.split_once("[project.entry-points.\"torch_dynamo_backends\"]\n").unwrap();
+    let (points, _) = points.split_once("\n\n").unwrap();
+    let info = folder.join("tiebreak-0.dist-info");
+    fs::create_dir(&info).unwrap();
+    fs::write(info.join("METADATA"), "Metadata-Version: 2.1\nName: tiebreak\nVersion: 0\n").unwrap();
+    // The text is the same in both formats but for the quotes.
+    let points = format!("[torch_dynamo_backends]\n{}\n", points.replace('"', ""));
+    fs::write(info.join("entry_points.txt"), points).unwrap();
+}
+
 #[test]
 fn pytest_passes() {
     let Some(python) = python() else { return };
@@ -47,6 +60,7 @@ fn pytest_passes() {
     let library = format!("{}tiebreak_python{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX);
     let native = if cfg!(windows) { "_native.pyd" } else { "_native.abi3.so" };
     fs::copy(built.join("deps").join(library), package.join(native)).unwrap();
+    installed(here, folder.path());
     let status = Command::new(&python)
         .args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "--durations=5"])
         .arg(here.join("tests"))

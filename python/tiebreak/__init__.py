@@ -3,6 +3,7 @@
 Every function does what the command `tiebreak` does, with the same bits, files and texts:
 
 - `capture` turns a PyTorch model into a program, which `train` trains;
+- `torch.compile(model, backend="tiebreak")` computes calls of a PyTorch model, with the same bits on every machine;
 - `dataset` writes a PyTorch dataset to the data files of a job;
 - `train` trains a job and gives a `Run`;
 - `Recorder` trains in a loop of one's own, a step for each batch;
@@ -31,6 +32,7 @@ from ._audit import (
 )
 from ._batches import BatchError
 from ._capture import Captured, capture
+from ._compiled import register as _register
 from ._dataset import dataset
 from ._errors import BugError, CaptureError, Error, MalformedError, RunWarning, UndecidedError, UsageError
 from ._evaluate import Evaluation, Predictions, evaluate, logits, predict
@@ -77,3 +79,5 @@ __all__ = [
     "train",
     "verify",
 ]
+
+_register()

@@ -571,5 +571,8 @@ def module_of(node: Any) -> Tuple[str, str]:
     if not stack:
         return "", ""
     path, kind = stack[-1]
+    if path.startswith(("L['", "G['")):
+        # The path of a graph of torch.compile: its first part is the name of a variable.
+        path = f"model{path.partition(']')[2]}"
     path = path.split("model", 1)[1].lstrip(".") if path == "model" or path.startswith("model.") else ""
     return path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}"

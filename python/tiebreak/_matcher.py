@@ -163,11 +163,15 @@ class Matcher:
         self.made_of: Dict[str, Any] = {}
         self.batch = 0
         self.where = ""
+        # True for a module that is called and not trained (`_module.py`).
+        self.is_evaluation = False
 
     # What a handler calls.
 
     def node(self, kind: str, *inputs: str, tail: str = "", **attributes: Any) -> str:
         """Appends a node, named by the module that computes it."""
+        if self.is_evaluation and (kind == "sample_dropout" or attributes.get("p")):
+            raise Refused("it drops numbers at random", "call model.eval()")
         base = ".".join(part for part in (self.where, tail) if part) or kind
         base = base[:NAME_MAX]
         name, number = base, 1

@@ -16,6 +16,15 @@ _Place = Tuple[str, int]
 _Piece = Tuple[List[int], List[int], int, Optional[_Place], Optional[bytes]]
 _Record = Tuple[str, int, str, str, List[Optional[str]], Optional[Tuple[float, float, float, int]]]
 
+class Pass:
+    """A graph that an engine has compiled."""
+
+    def __init__(
+        self, text: str, outputs: List[str], activations: List[str], gradients: Optional[List[str]], engine: Tuple[str, int]
+    ) -> None: ...
+    def ports(self) -> List[List[Tuple[str, List[int]]]]: ...
+    def run(self, tensors: List[bytes]) -> List[bytes]: ...
+
 class Recording:
     """A recording that runs in a thread of its own."""
 

@@ -15,10 +15,11 @@ EPSILON = 2.0**-23
 
 
 def batch_norm(m: Matcher, a: Given, out: Any) -> Value:
-    same("training", a["training"], True, "call model.train() before capture")
+    due = not m.is_evaluation
+    same("training", a["training"], due, "call model.train() before capture" if due else "call model.eval() before")
     if a["weight"] is None or a["bias"] is None or a["running_mean"] is None:
         raise Refused("it has no weight, bias or running averages", "use affine=True and track_running_stats=True")
-    momentum = a["momentum"]
+    momentum = 0.5 if m.is_evaluation else a["momentum"]
     if not isinstance(momentum, float) or m.momentum not in (None, momentum):
         raise Refused(f"momentum is {momentum!r:.60}, and a network has one number for all", "use one momentum")
     m.momentum = momentum

@@ -15,6 +15,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use args::engine::{EngineArgs, EngineKind, open};
 use args::outputs;
 use clap::error::ErrorKind;
 use clap::{ColorChoice, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -26,6 +27,7 @@ use command::{
     log, logits, man, monitor, op, plot, predict, program, publish, receipt, referee, reference, replay,
     reveal, selftest, serve, serve_model, sign, train, verdict, verify, witness,
 };
+use tiebreak_engine::{Engine, EngineError};
 use tiebreak_run::run::RunError;
 use tiebreak_train::fed::Feed;
 use view::escape::{Lines, one_line};
@@ -282,7 +284,28 @@ fn told(ended: CommandResult, heard: &Heard) -> Ended {
 /// The exit code, the text and the help that commands have for an error of a run's files.
 #[doc(hidden)]
 pub fn explained(error: RunError) -> (u8, String, Option<String>) {
-    let failure = Failure::from(error);
+    told_error(Failure::from(error))
+}
+
+/// The engine of this name with so many threads, 0 for one a core; or the exit code, the text and the help.
+#[doc(hidden)]
+pub fn engine(name: &str, threads: usize) -> Result<Box<dyn Engine>, (u8, String, Option<String>)> {
+    let engine = EngineKind::from_str(name, false).map_err(|why| {
+        let names: Vec<_> =
+            EngineKind::value_variants().iter().filter_map(ValueEnum::to_possible_value).collect();
+        let names: Vec<&str> = names.iter().map(|name| name.get_name()).collect();
+        (Exit::Usage as u8, format!("engine: {why}"), Some(format!("give one of {}", names.join(", "))))
+    })?;
+    open(&EngineArgs { engine, threads, ..EngineArgs::default() }).map_err(told_error)
+}
+
+/// The exit code, the text and the help that commands have for an engine's error.
+#[doc(hidden)]
+pub fn engine_error(error: EngineError) -> (u8, String, Option<String>) {
+    told_error(Failure::from(error))
+}
+
+fn told_error(failure: Failure) -> (u8, String, Option<String>) {
     (failure.exit as u8, failure.message, failure.help)
 }
 

@@ -360,7 +360,19 @@ impl Builder {
     /// Appends the gradients of everything on the tape, from d(loss)/d(`output`) = `seed` down. Returns the
     /// gradient of each tensor that has one.
     pub fn backward(&mut self, output: TensorId, seed: TensorId) -> HashMap<TensorId, TensorId> {
-        let mut gradients = HashMap::from([(output, seed)]);
+        self.backward_of(&[(output, seed)])
+    }
+
+    /// [`Builder::backward`] from several outputs, each with its seed. Seeds of one tensor are added in their order.
+    pub(super) fn backward_of(&mut self, seeds: &[(TensorId, TensorId)]) -> HashMap<TensorId, TensorId> {
+        let mut gradients = HashMap::new();
+        for &(output, seed) in seeds {
+            let total = match gradients.get(&output) {
+                Some(&have) => self.add(have, seed),
+                None => seed,
+            };
+            gradients.insert(output, total);
+        }
         for entry in std::mem::take(&mut self.tape).into_iter().rev() {
             let Some(&incoming) = gradients.get(&entry.output) else { continue };
             let scope = std::mem::replace(&mut self.scope, vec![entry.operator, "backward".into()]);

@@ -209,6 +209,7 @@ pub const OPERATORS: &[Operator] = &[
             input("gain", "C"),
             input("bias", "C"),
         ],
+        gradient,
         |b, i, a| out(operators::batch_norm_eval(b, i[0], [i[1], i[2]], i[3], i[4], a.epsilon))
     ),
     operator!(

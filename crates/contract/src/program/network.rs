@@ -22,8 +22,11 @@ use super::validate;
 use crate::arith::DType;
 
 mod evaluated;
+mod passes;
 
 pub use evaluated::NetworkModel;
+#[doc(hidden)] // for the layers above
+pub use passes::{Asked, pass};
 
 /// The most bytes of a network file.
 pub const NETWORK_MAX: u64 = 1 << 24;
@@ -250,6 +253,11 @@ struct Read {
 
 /// Reads a network file. It begins with `{`, so that nobody takes it for a job, and no job for a network file.
 fn read(text: &str) -> Result<Read> {
+    read_text(text, None)
+}
+
+/// [`read`] of a network whose outputs are these; by default the last node.
+fn read_text(text: &str, outputs: Option<&[String]>) -> Result<Read> {
     if text.len() as u64 > NETWORK_MAX {
         return wrong(format!("a network file has at most {NETWORK_MAX} bytes"));
     }
@@ -258,15 +266,20 @@ fn read(text: &str) -> Result<Read> {
     }
     let file: File = serde_json::from_str(text).map_err(|error| NetworkError(error.to_string()))?;
     file.numbers()?;
+    let is_module = outputs.is_some();
+    if file.parameters.is_empty() && !is_module {
+        return wrong(format!("parameters: a network has 1 to {NODES_MAX}"));
+    }
     let (parameters, treatments) = file.parameters()?;
-    let nodes = file.nodes()?;
-    file.all_are_read(&nodes)?;
+    let nodes = file.nodes(is_module)?;
+    file.all_are_read(&nodes, outputs)?;
     let nodes = Nodes {
         parameters,
         batch: file.batch(),
         samples: [file.micro_batch, file.micro_batches],
         norm_momentum: file.norm_momentum.unwrap_or(0.0),
         nodes,
+        activations: Vec::new(),
     };
     Ok(Read { file, nodes, treatments })
 }
@@ -384,7 +397,7 @@ impl File {
 
     /// The parameters, and how each is trained.
     fn parameters(&self) -> Result<(Vec<ModelParameter>, Vec<Treatment>)> {
-        if !(1..=NODES_MAX).contains(&self.parameters.len()) {
+        if self.parameters.len() > NODES_MAX {
             return wrong(format!("parameters: a network has 1 to {NODES_MAX}"));
         }
         let (_, decay) = self.optimizer.parts();
@@ -414,8 +427,8 @@ impl File {
     }
 
     /// The nodes, with the tensors that they read.
-    fn nodes(&self) -> Result<Vec<NodeOf>> {
-        if !(1..=NODES_MAX).contains(&self.nodes.len()) {
+    fn nodes(&self, may_be_none: bool) -> Result<Vec<NodeOf>> {
+        if self.nodes.len() > NODES_MAX || (self.nodes.is_empty() && !may_be_none) {
             return wrong(format!("nodes: a network has 1 to {NODES_MAX}"));
         }
         let mut known: HashMap<&str, Source> = HashMap::from([(INPUTS, Source::Inputs)]);
@@ -438,19 +451,27 @@ impl File {
         Ok(nodes)
     }
 
-    /// Checks that the last node depends on every node, on every parameter and on the inputs.
-    fn all_are_read(&self, nodes: &[NodeOf]) -> Result<()> {
-        let mut read = HashSet::from([Source::Node(nodes.len() - 1)]);
+    /// Checks that the outputs, by default the last node, depend on every node, on every parameter and on the inputs. Outputs that are
+    /// given may leave out the inputs.
+    fn all_are_read(&self, nodes: &[NodeOf], outputs: Option<&[String]>) -> Result<()> {
+        let mut read: HashSet<Source> = match outputs {
+            Some(outputs) => outputs.iter().map(|name| self.named(name)).collect::<Result<_>>()?,
+            None => HashSet::from([Source::Node(nodes.len() - 1)]),
+        };
         for (number, node) in nodes.iter().enumerate().rev() {
             if !read.contains(&Source::Node(number)) {
-                return wrong(format!("node {}: the last node does not depend on it", node.name));
+                let what =
+                    if outputs.is_some() { "no output depends" } else { "the last node does not depend" };
+                return wrong(format!("node {}: {what} on it", node.name));
             }
             read.extend(&node.sources);
         }
         let unread = (0..self.parameters.len()).find(|&number| !read.contains(&Source::Parameter(number)));
         match unread {
             Some(number) => wrong(format!("parameter {}: no node reads it", self.parameters[number].name)),
-            None if !read.contains(&Source::Inputs) => wrong("inputs: no node reads them"),
+            None if outputs.is_none() && !read.contains(&Source::Inputs) => {
+                wrong("inputs: no node reads them")
+            }
             None => Ok(()),
         }
     }

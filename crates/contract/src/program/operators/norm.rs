@@ -227,7 +227,8 @@ pub fn batch_norm(
 }
 
 /// x [.., C] by the running averages of mean and variance, [C] each: (x - mean) * rstd * gain + bias, with rstd = 1 /
-/// sqrt(variance + epsilon), in that order. The operator serves trained networks and has no gradient.
+/// sqrt(variance + epsilon), in that order. The averages have no gradient: dx = dy (gain rstd), dgain = sum(dy xhat), with xhat = (x -
+/// mean) rstd, and dbias = sum(dy).
 pub(crate) fn batch_norm_eval(
     b: &mut Builder,
     x: TensorId,
@@ -252,5 +253,15 @@ pub(crate) fn batch_norm_eval(
         let scaled = w.mul(xhat, gain);
         w.add(scaled, bias)
     });
-    b.map(body, &[x, mean, rstd, gain, bias], &shape)
+    let y = b.map(body, &[x, mean, rstd, gain, bias], &shape);
+    b.differentiable(y, move |b, dy| {
+        let d = b.map(binary("sub.v1", BodyWriter::sub), &[x, mean], &shape);
+        let xhat = b.map(binary("mul.v1", BodyWriter::mul), &[d, rstd], &shape);
+        let weighted = b.map(binary("mul.v1", BodyWriter::mul), &[dy, xhat], &shape);
+        let slope = b.map(binary("mul.v1", BodyWriter::mul), &[gain, rstd], &columns);
+        let dx = b.map(binary("mul.v1", BodyWriter::mul), &[dy, slope], &shape);
+        let (dgain, dbias) = (b.sum_leading(weighted), b.sum_leading(dy));
+        vec![(x, dx), (gain, dgain), (bias, dbias)]
+    });
+    y
 }

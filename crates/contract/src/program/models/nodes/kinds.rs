@@ -62,6 +62,11 @@ impl<'a> Pass<'a> {
         }
     }
 
+    /// [`Pass::of_logits`] with running averages for normalisations.
+    pub fn with_averages(batch: TensorId, samples: u32, averages: &'a [[TensorId; 2]]) -> Pass<'a> {
+        Pass { averages: averages.iter(), ..Pass::of_logits(batch, samples, None) }
+    }
+
     /// True if nothing is dropped, and running averages take the place of moments.
     pub fn is_evaluation(&self) -> bool {
         self.inputs.is_none_or(|inputs| inputs.mode == Mode::Evaluation)

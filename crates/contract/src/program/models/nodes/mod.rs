@@ -46,6 +46,8 @@ pub(crate) struct Nodes {
     pub samples: [u32; 2],
     pub norm_momentum: f32,
     pub nodes: Vec<NodeOf>,
+    /// The parameters that have rows of each sample, by their numbers: those that are inputs of a module of PyTorch.
+    pub activations: Vec<usize>,
 }
 
 impl Nodes {
@@ -98,6 +100,31 @@ impl Nodes {
         pass: &mut Pass,
         parameters: &[TensorId],
     ) -> Result<(TensorId, &NodeOf), String> {
+        match (self.made(b, pass, parameters)?.last(), self.nodes.last()) {
+            (Some(&logits), Some(last)) => Ok((logits, last)),
+            _ => Err("there are no nodes".into()),
+        }
+    }
+
+    /// Appends the nodes in evaluation mode, with these running averages. Returns the output of each.
+    pub(in crate::program) fn values(
+        &self,
+        b: &mut Builder,
+        samples: u32,
+        parameters: &[TensorId],
+        averages: &[[TensorId; 2]],
+        batch: TensorId,
+    ) -> Result<Vec<TensorId>, String> {
+        self.made(b, &mut Pass::with_averages(batch, samples, averages), parameters)
+    }
+
+    /// Appends the nodes. Returns the output of each.
+    fn made(
+        &self,
+        b: &mut Builder,
+        pass: &mut Pass,
+        parameters: &[TensorId],
+    ) -> Result<Vec<TensorId>, String> {
         let mut made: Vec<TensorId> = Vec::new();
         let of_samples = if pass.is_evaluation() { self.of_samples()? } else { Vec::new() };
         let mut paddings = HashMap::new();
@@ -113,10 +140,7 @@ impl Nodes {
             let output = output.and_then(|output| node.one_padding(&mut paddings, output).map(|()| output));
             made.push(output.map_err(|why| node.named(&why))?);
         }
-        match (made.last(), self.nodes.last()) {
-            (Some(&logits), Some(last)) => Ok((logits, last)),
-            _ => Err("there are no nodes".into()),
-        }
+        Ok(made)
     }
 
     /// The error in a node's id of padding, if no position of the batch can have that id. The table of an embedding checks its own.
@@ -136,7 +160,7 @@ impl Nodes {
         for node in &self.nodes {
             let of_samples = |source: &Source| match *source {
                 Source::Inputs => true,
-                Source::Parameter(_) => false,
+                Source::Parameter(number) => self.activations.contains(&number),
                 Source::Node(number) => made[number],
             };
             let of_node = |why: String| node.named(&why);
