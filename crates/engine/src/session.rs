@@ -1,6 +1,7 @@
 //! A program on an engine: the session runs micro-batches, adds their gradients by the fixed tree, and updates the state.
 //! Contract: `docs/ARITHMETIC.md`, section 7.
 
+mod giving;
 mod handed;
 mod held;
 mod kept;
@@ -370,7 +371,7 @@ impl<'e> Session<'e> {
         let start = |engine: &mut dyn Engine, observer: Option<&mut dyn Observer>| {
             engine.run(micro, &inputs, observer)
         };
-        handed::run(&mut *self.engine, micro, start, observer, hand)
+        Ok(Gradients(handed::run(&mut *self.engine, micro, start, observer, hand)?))
     }
 
     /// Adds two gradients. The engine may free each tensor of theirs as soon as it is added.
@@ -403,7 +404,7 @@ impl<'e> Session<'e> {
         let start = |engine: &mut dyn Engine, observer: Option<&mut dyn Observer>| {
             engine.run_owning(sum, inputs, observer)
         };
-        handed::run(&mut *self.engine, sum, start, observer, hand)
+        Ok(Gradients(handed::run(&mut *self.engine, sum, start, observer, hand)?))
     }
 
     /// Evaluates a part of the accumulation tree. Terms take `batches`, in order; the result is the final stack. `micro_root`

@@ -1,12 +1,10 @@
-//! Sums of gradients whose tensors leave the session as soon as they are finished, while it computes the others.
+//! A graph whose outputs are handed out as soon as they are finished, while the engine computes the others.
 
 use std::collections::HashMap;
 
-use super::{Gradients, Session, StepObserver, StepScalars};
 use crate::{Compiled, Engine, EngineError, Inputs, Observer, Tensor, Value, Want};
 use tiebreak_contract::arith::tree::Operation;
 use tiebreak_contract::program::graph::{Graph, Node, TensorId};
-use tiebreak_contract::program::step::MicroBatch;
 
 /// Takes the canonical bytes of a finished tensor: the number of its sum, and its place in [`Program::gradients`].
 ///
@@ -17,30 +15,6 @@ pub type Give<'a> = dyn FnMut(usize, usize, &[u8]) -> Result<(), EngineError> + 
 pub(super) struct Hand<'a, 'g> {
     sum: usize,
     give: &'a mut Give<'g>,
-}
-
-impl Session<'_> {
-    /// [`Session::partial_sums`], whose sums leave the session: `give` takes each tensor of each sum once. Sums are numbered from 0, in
-    /// the order of the final stack. An engine in the host's memory hands a tensor out while it computes the further ones, so in the order
-    /// of its graph's nodes. Any other engine hands out all tensors of a sum when the sum is finished, since it would have to stop for each.
-    ///
-    /// # Errors
-    /// As [`Session::partial_sums`], and the errors of `give`.
-    ///
-    /// # Panics
-    /// As [`Session::partial_sums`].
-    #[doc(hidden)] // for the layers above
-    pub fn hand_out_sums(
-        &mut self,
-        scalars: StepScalars,
-        operations: &[Operation],
-        batches: &[MicroBatch],
-        observer: &mut dyn StepObserver,
-        micro_root: impl FnMut(&mut Self, u32, &Gradients) -> Result<(), EngineError>,
-        give: &mut Give,
-    ) -> Result<(), EngineError> {
-        self.evaluate(scalars, operations, batches, observer, micro_root, Some(give)).map(drop)
-    }
 }
 
 /// For each operation, the place of its result in the final stack, if it stays there.
@@ -73,8 +47,8 @@ pub(super) fn run(
     start: impl FnOnce(&mut dyn Engine, Option<&mut dyn Observer>) -> Result<Vec<Tensor>, EngineError>,
     observer: Option<&mut dyn Observer>,
     hand: Option<Hand>,
-) -> Result<Gradients, EngineError> {
-    let Some(Hand { sum, give }) = hand else { return Ok(Gradients(start(engine, observer)?)) };
+) -> Result<Vec<Tensor>, EngineError> {
+    let Some(Hand { sum, give }) = hand else { return start(engine, observer) };
     let mut places: HashMap<TensorId, Vec<usize>> = HashMap::new();
     for (place, port) in compiled.graph.outputs.iter().enumerate() {
         places.entry(port.tensor).or_default().push(place);
@@ -93,7 +67,7 @@ pub(super) fn run(
         engine.read(&outputs[place], &mut |bytes| taken = give(sum, place, bytes))?;
         taken?;
     }
-    Ok(Gradients(outputs))
+    Ok(outputs)
 }
 
 /// For each node that makes outputs of a graph, their places.
