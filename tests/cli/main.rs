@@ -47,6 +47,7 @@ mod progress;
 mod promises;
 mod properties;
 mod ranks;
+mod ranks_in_buckets;
 mod receipts;
 mod recompute;
 mod released;

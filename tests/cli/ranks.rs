@@ -77,7 +77,7 @@ impl Runs {
         tiebreak(&[&args, more].concat())
     }
 
-    fn train(&self, out: &str, more: &[&str]) -> (i32, String) {
+    pub fn train(&self, out: &str, more: &[&str]) -> (i32, String) {
         ended(self.trainer(out, more).spawn().unwrap())
     }
 
@@ -291,7 +291,7 @@ fn connected(at: &str) -> TcpStream {
 }
 
 /// Rank 0 of `ranks` at an address, with the secret "right".
-fn rank_0(runs: &Runs, name: &str, ranks: &str, timeout: &str) -> (Child, String, Vec<SocketAddr>) {
+pub fn rank_0(runs: &Runs, name: &str, ranks: &str, timeout: &str) -> (Child, String, Vec<SocketAddr>) {
     let (out, at) = (runs.begun(name), address());
     let options = ["--ranks", ranks, "--rank", "0", "--coordinator", &at, "--rank-timeout", timeout];
     let child = runs.trainer(&out, &options).env("TIEBREAK_RANKS_TOKEN", "right").spawn().unwrap();
@@ -318,7 +318,7 @@ fn strangers_are_refused_and_the_others_train() {
     assert_eq!(code, 0, "{printed}");
     for says in [
         "no rank of tiebreak",
-        "it speaks version 9 of the protocol, this is version 6",
+        "it speaks version 9 of the protocol, this is version 7",
         "does not know the run's secret",
     ] {
         assert!(printed.contains(says), "{says}: {printed}");

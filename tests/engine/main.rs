@@ -10,6 +10,7 @@ mod cpu_engine;
 mod edit;
 mod elementary;
 mod gradients;
+mod handed;
 mod hostile_jobs;
 mod leaf;
 mod leaf_sizes;

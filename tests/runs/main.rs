@@ -31,6 +31,7 @@ mod paper_preset;
 mod prediction_verdicts;
 mod predictions;
 mod publish;
+mod ranks_in_buckets;
 mod ranks_in_process;
 mod real_data;
 mod receipt_tiles;

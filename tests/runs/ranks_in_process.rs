@@ -25,13 +25,13 @@ use tiebreak_train::ranks::{RankError, report, worker};
 use tiebreak_train::{Progress, Silent, TrainError, train, train_over};
 
 /// A network of channels.
-struct Channels {
+pub struct Channels {
     rank: u32,
     to: Vec<Sender<(MessageKind, Vec<u8>)>>,
     from: Vec<Receiver<(MessageKind, Vec<u8>)>>,
 }
 
-fn channels(ranks: u32) -> Vec<Channels> {
+pub fn channels(ranks: u32) -> Vec<Channels> {
     let mut all: Vec<Channels> =
         (0..ranks).map(|rank| Channels { rank, to: Vec::new(), from: Vec::new() }).collect();
     for from in 0..ranks as usize {
@@ -94,7 +94,8 @@ impl Collective for Channels {
     }
 }
 
-/// A faulty machine's change to bytes, given their kind: exchanges are numbered from 0, two a step, or three where slots are divided.
+/// A faulty machine's change to bytes, given their kind. Exchanges are numbered from 0: in a step, one a round and bucket, one of the last
+/// bucket's sums, and one of parameters where slots are divided.
 pub type Fault = Box<dyn FnMut(Bytes, &mut Vec<u8>) + Send>;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -221,14 +222,16 @@ pub fn train_run(
     (cross_check, divided): (Option<u32>, bool),
     progress: &mut dyn Progress,
 ) -> Result<(), TrainError> {
-    let mut all = channels(ranks).into_iter().map(|inner| -> (Box<dyn Collective + Send>, WrongCpu) {
-        let honest = |left| WrongCpu { cpu: Cpu::new(1).unwrap(), left };
+    let mut all = channels(ranks).into_iter().map(|inner| -> (Box<dyn Collective>, Box<dyn Engine>) {
+        let cpu = Cpu::new(1).unwrap();
         match wrong.take_if(|(rank, _)| *rank == inner.rank) {
             Some((_, Wrong::Fault(fault))) => {
-                (Box::new(Faulty { inner, exchanges: 0, fault }), honest(u32::MAX))
+                (Box::new(Faulty { inner, exchanges: 0, fault }), Box::new(cpu))
             }
-            Some((_, Wrong::Gradient { after })) => (Box::new(inner), honest(after)),
-            None => (Box::new(inner), honest(u32::MAX)),
+            Some((_, Wrong::Gradient { after })) => {
+                (Box::new(inner), Box::new(WrongCpu { cpu, left: after }))
+            }
+            None => (Box::new(inner), Box::new(cpu)),
         }
     });
     let (mut first, mut engine) = all.next().unwrap();
@@ -361,9 +364,18 @@ fn plans_divide_all_and_nothing_twice() {
             if micro_batches.is_multiple_of(ranks) && (micro_batches / ranks).is_power_of_two() {
                 assert_eq!(partials, ranks as usize, "{micro_batches} micro-batches on {ranks} ranks");
             }
+            // Every partial sum is exchanged once, a rank's in their order, and every rank's last one in the last round.
+            for rank in 0..ranks as usize {
+                let exchanged = plan.rounds().iter().filter_map(|round| round[rank]);
+                assert!(exchanged.eq(0..plan.partials(rank as u32)), "{:?}", plan.rounds());
+                assert!(plan.rounds().last().unwrap()[rank].is_some());
+            }
             // Shards are the gradient, cut between tiles.
-            let mut pieces = (0..ranks).flat_map(|rank| plan.shard(rank)).peekable();
-            for (tensor, entry) in plan.gradients().iter().enumerate() {
+            let plan = &plan;
+            let of_bucket = |bucket| (0..ranks).flat_map(move |rank| plan.shard_of(bucket, rank));
+            let mut pieces = (0..plan.buckets().len()).flat_map(of_bucket).peekable();
+            for &tensor in plan.buckets().iter().flatten() {
+                let entry = &plan.gradients()[tensor];
                 let mut bytes = 0;
                 while let Some(piece) = pieces.next_if(|piece| piece.tensor == tensor) {
                     assert_eq!((piece.bytes.start, piece.tiles.start * 4096), (bytes, bytes));
@@ -385,10 +397,11 @@ fn plans_divide_all_and_nothing_twice() {
 fn a_machine_that_computes_wrongly_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let job = mlp_job(folder.path(), "microbatch", 4, 5);
-    // The sum of step 3's gradients differs in one rank's memory from everywhere else; so does the state that it updates.
+    // The sum of step 3's gradients differs in one rank's memory from everywhere else; so does the state that it updates. Some rank has two
+    // partial sums, so a step has three exchanges.
     let fault = || -> Fault {
         Box::new(|what, bytes| {
-            if what == Bytes::Taken(5) && !bytes.is_empty() {
+            if what == Bytes::Taken(8) && !bytes.is_empty() {
                 bytes[2] ^= 0x10;
             }
         })

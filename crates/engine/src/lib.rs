@@ -249,6 +249,12 @@ pub trait Engine: Send {
         false
     }
 
+    /// True if the engine was given a place outside of memory ([`Engine::use_outside`]).
+    #[doc(hidden)] // for the layers above
+    fn keeps_outside(&self) -> bool {
+        false
+    }
+
     /// Returns memory that is kept for later graphs to the system, for other users meanwhile.
     fn release(&mut self) {}
 
@@ -383,6 +389,11 @@ macro_rules! forward {
             $inner.use_outside(outside)
         }
     };
+    (@ keeps_outside $this:ident $inner:expr) => {
+        fn keeps_outside(&$this) -> bool {
+            $inner.keeps_outside()
+        }
+    };
     (@ finish $this:ident $inner:expr) => {
         fn finish(&mut $this) -> Result<(), $crate::EngineError> {
             $inner.finish()
@@ -412,7 +423,7 @@ macro_rules! passed_on {
             forward!(
                 self => (**self);
                 describe, upload, read, roots, roots_later, read_each, compile, run, run_owning, binary64_roundings,
-                is_on_host, takes_integers, recomputes, put_outside, use_outside, finish, release, as_any, download,
+                is_on_host, takes_integers, recomputes, put_outside, use_outside, keeps_outside, finish, release, as_any, download,
             );
         }
     )*};

@@ -137,6 +137,10 @@ impl Engine for Reference {
         Ok(())
     }
 
+    fn is_on_host(&self) -> bool {
+        true
+    }
+
     fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {
         if graph.nodes.iter().any(|node| matches!(node.primitive, Primitive::Native { .. })) {
             let reason =
@@ -177,6 +181,10 @@ impl Engine for ReferenceUntil<'_> {
 
     fn read(&mut self, tensor: &Tensor, visit: &mut dyn FnMut(&[u8])) -> Result<(), EngineError> {
         Reference.read(tensor, visit)
+    }
+
+    fn is_on_host(&self) -> bool {
+        true
     }
 
     fn compile(&mut self, graph: Arc<Graph>) -> Result<Compiled, EngineError> {

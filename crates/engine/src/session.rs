@@ -1,6 +1,8 @@
 //! A program on an engine: the session runs micro-batches, adds their gradients by the fixed tree, and updates the state.
 //! Contract: `docs/ARITHMETIC.md`, section 7.
 
+mod giving;
+mod handed;
 mod held;
 mod kept;
 mod load;
@@ -9,6 +11,8 @@ mod share;
 use std::sync::Arc;
 use std::time::Instant;
 
+pub use handed::Give;
+use handed::Hand;
 use held::Held;
 pub use kept::KeptState;
 
@@ -334,6 +338,18 @@ impl<'e> Session<'e> {
         batch: &MicroBatch,
         observer: &mut dyn StepObserver,
     ) -> Result<Gradients, EngineError> {
+        self.micro_batch_handing(scalars, index, batch, observer, None)
+    }
+
+    /// [`Session::micro_batch`], which hands out the gradients if it is to.
+    fn micro_batch_handing(
+        &mut self,
+        scalars: StepScalars,
+        index: u32,
+        batch: &MicroBatch,
+        observer: &mut dyn StepObserver,
+        hand: Option<Hand>,
+    ) -> Result<Gradients, EngineError> {
         self.in_time()?;
         let factor = self.program.factor();
         let first_sample = index * self.program.micro_batch;
@@ -351,8 +367,11 @@ impl<'e> Session<'e> {
         inputs.push(self.upload_words(DType::U32, &scalars.seed)?);
         inputs.push(self.upload_words(DType::U32, &[scalars.step])?);
         inputs.push(self.upload_words(DType::U32, &[first_sample])?);
-        let observer = observer.phase(Phase::Micro(index), &self.micro.graph);
-        Ok(Gradients(self.engine.run(&self.micro, &inputs, observer)?))
+        let (micro, observer) = (&self.micro, observer.phase(Phase::Micro(index), &self.micro.graph));
+        let start = |engine: &mut dyn Engine, observer: Option<&mut dyn Observer>| {
+            engine.run(micro, &inputs, observer)
+        };
+        Ok(Gradients(handed::run(&mut *self.engine, micro, start, observer, hand)?))
     }
 
     /// Adds two gradients. The engine may free each tensor of theirs as soon as it is added.
@@ -366,10 +385,26 @@ impl<'e> Session<'e> {
         right: Gradients,
         observer: &mut dyn StepObserver,
     ) -> Result<Gradients, EngineError> {
+        self.accumulate_handing(index, left, right, observer, None)
+    }
+
+    /// [`Session::accumulate`], which hands out the sum if it is to.
+    fn accumulate_handing(
+        &mut self,
+        index: u32,
+        left: Gradients,
+        right: Gradients,
+        observer: &mut dyn StepObserver,
+        hand: Option<Hand>,
+    ) -> Result<Gradients, EngineError> {
         self.in_time()?;
         let inputs: Vec<Tensor> = left.0.into_iter().zip(right.0).flat_map(|(l, r)| [l, r]).collect();
-        let observer = observer.phase(Phase::Accumulate(index), &self.accumulate.graph);
-        Ok(Gradients(self.engine.run_owning(&self.accumulate, inputs, observer)?))
+        let sum = &self.accumulate;
+        let observer = observer.phase(Phase::Accumulate(index), &sum.graph);
+        let start = |engine: &mut dyn Engine, observer: Option<&mut dyn Observer>| {
+            engine.run_owning(sum, inputs, observer)
+        };
+        Ok(Gradients(handed::run(&mut *self.engine, sum, start, observer, hand)?))
     }
 
     /// Evaluates a part of the accumulation tree. Terms take `batches`, in order; the result is the final stack. `micro_root`
@@ -386,11 +421,27 @@ impl<'e> Session<'e> {
         operations: impl IntoIterator<Item = Operation>,
         batches: &[MicroBatch],
         observer: &mut dyn StepObserver,
+        micro_root: impl FnMut(&mut Session<'e>, u32, &Gradients) -> Result<(), EngineError>,
+    ) -> Result<Vec<Gradients>, EngineError> {
+        let operations: Vec<Operation> = operations.into_iter().collect();
+        self.evaluate(scalars, &operations, batches, observer, micro_root, None)
+    }
+
+    /// [`Session::partial_sums`]. What `give` takes is not in the result: its place there is empty.
+    fn evaluate(
+        &mut self,
+        scalars: StepScalars,
+        operations: &[Operation],
+        batches: &[MicroBatch],
+        observer: &mut dyn StepObserver,
         mut micro_root: impl FnMut(&mut Session<'e>, u32, &Gradients) -> Result<(), EngineError>,
+        mut give: Option<&mut Give>,
     ) -> Result<Vec<Gradients>, EngineError> {
         let mut batches = batches.iter();
         let mut waiting: Vec<Gradients> = Vec::new();
-        for operation in operations {
+        for (&operation, place) in operations.iter().zip(handed::final_places(operations)) {
+            let hand = handed::hand(&mut give, place);
+            let is_handed = hand.is_some();
             let node = match operation {
                 Operation::Term(index) => {
                     // Nobody reads a sum that waits while a micro-batch runs.
@@ -398,17 +449,17 @@ impl<'e> Session<'e> {
                         self.put_outside(last)?;
                     }
                     let batch = batches.next().expect("every term has a micro-batch");
-                    let gradients = self.micro_batch(scalars, index, batch, observer)?;
+                    let gradients = self.micro_batch_handing(scalars, index, batch, observer, hand)?;
                     micro_root(self, index, &gradients)?;
                     gradients
                 }
                 Operation::Add(index) => {
                     let right = waiting.pop().expect("an addition has two operands");
                     let left = waiting.pop().expect("an addition has two operands");
-                    self.accumulate(index, left, right, observer)?
+                    self.accumulate_handing(index, left, right, observer, hand)?
                 }
             };
-            waiting.push(node);
+            waiting.push(if is_handed { Gradients(Vec::new()) } else { node });
         }
         Ok(waiting)
     }

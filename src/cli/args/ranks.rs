@@ -13,6 +13,7 @@ use crate::cli::args::random::random;
 use crate::cli::view::report::{Exit, Failure};
 use tiebreak_contract::program::step::Program;
 use tiebreak_record::commit::digest::Digest;
+use tiebreak_train::ranks::RankError;
 use tiebreak_train::ranks::collective::Transport;
 #[cfg(feature = "mpi")]
 use tiebreak_train::ranks::mpi::World;
@@ -21,6 +22,26 @@ use tiebreak_train::ranks::tcp::RankPlace;
 
 /// The variable of the ranks' secret.
 pub const TOKEN: &str = "TIEBREAK_RANKS_TOKEN";
+
+/// The variable of rank 0 that says the least bytes of a bucket, for tests and measurements. 0: ranks compute all before they exchange
+/// gradients.
+const BUCKET: &str = "TIEBREAK_RANKS_BUCKET";
+
+/// The least bytes of a bucket, if the environment says it.
+///
+/// # Errors
+/// If the variable is no number.
+pub fn bucket_bytes() -> Result<Option<u64>, RankError> {
+    let parse = |text: String| {
+        let refused = |_| {
+            RankError::Refused(format!(
+                "{BUCKET} is {text:?}, no number of bytes: leave it out, or give for example {BUCKET}=1048576"
+            ))
+        };
+        text.parse().map_err(refused)
+    };
+    variable(BUCKET).map(parse).transpose()
+}
 
 /// Seconds that a rank may do nothing while others wait for it.
 const RANK_TIMEOUT: u64 = 600;

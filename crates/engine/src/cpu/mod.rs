@@ -342,6 +342,10 @@ impl Engine for Cpu {
         true
     }
 
+    fn keeps_outside(&self) -> bool {
+        self.outside.is_some()
+    }
+
     fn release(&mut self) {
         self.pool.clear();
     }

@@ -75,7 +75,10 @@ impl<E: Engine> Checked<E> {
 }
 
 impl<E: Engine> Engine for Checked<E> {
-    crate::forward!(self => self.engine; describe, upload, read, compile, put_outside, use_outside, finish, release, as_any, is_on_host);
+    crate::forward!(
+        self => self.engine;
+        describe, upload, read, compile, put_outside, use_outside, keeps_outside, finish, release, as_any, is_on_host,
+    );
 
     fn roots(&mut self, tensors: &[Tensor]) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
         let Some(roots) = self.engine.roots(tensors)? else { return Ok(None) };

@@ -72,8 +72,8 @@ enum Kind {
 impl<E: Engine> Engine for Recomputing<E> {
     crate::forward!(
         self => self.engine;
-        describe, upload, read, roots, roots_later, read_each, binary64_roundings, is_on_host, put_outside, use_outside, finish, release,
-        as_any, download,
+        describe, upload, read, roots, roots_later, read_each, binary64_roundings, is_on_host, put_outside, use_outside, keeps_outside,
+        finish, release, as_any, download,
     );
 
     fn recomputes(&self) -> bool {

@@ -3,12 +3,13 @@
 use std::time::Instant;
 
 use super::collective::{Collective, MessageKind};
-use super::plan::ShardPlan;
+use super::plan::{ShardPlan, bucket_bytes};
 use super::protocol::{
     END, NO_CHECK, READY_BYTES, SLOT, go_on, step_message, tell_waiting, tell_waiting_rank,
 };
-use super::reduce::Adder;
-use super::share::{Contents, Division, SIGN_OF_LIFE, Share, Work, compute, merge};
+use super::share::{
+    Contents, Division, Reducer, SIGN_OF_LIFE, Share, Work, bucket_bytes_over, compute, merge,
+};
 use super::slots::SlotPlan;
 use crate::error::TrainError;
 use crate::error::{Difference, RankError};
@@ -28,7 +29,7 @@ pub struct Lead<'a> {
     pub(crate) collective: &'a mut dyn Collective,
     division: Division,
     contents: Contents,
-    adder: Option<Adder>,
+    reducer: Option<Reducer>,
     /// The tensors of the state, and their digests: of the present state, once a run has begun.
     table: Vec<StateTensor>,
     digests: Vec<Digest>,
@@ -59,12 +60,14 @@ impl<'a> Lead<'a> {
     /// # Errors
     /// If the run's steps cannot be divided among so many ranks.
     pub fn new(run: &Run, collective: &'a mut dyn Collective) -> Result<Lead<'a>, RankError> {
-        let division = Division::new(run.program(), collective.ranks(), false)?;
+        let least = bucket_bytes_over(collective, bucket_bytes(run.program()));
+        let plan = ShardPlan::in_buckets(run.program(), collective.ranks(), least)?;
+        let division = Division::new(run.program(), plan, false)?;
         Ok(Lead {
             collective,
             division,
             contents: Contents::of(run),
-            adder: None,
+            reducer: None,
             table: run.program().state(),
             digests: Vec::new(),
             cross_check: None,
@@ -82,6 +85,16 @@ impl<'a> Lead<'a> {
         let contents = self.contents.divided(&self.division.plan, &slots);
         let division = self.division.dividing(slots);
         Ok(Lead { contents, division, ..self })
+    }
+
+    /// Gradients are exchanged in buckets of at least so many bytes. 0: in one, when ranks have computed all.
+    ///
+    /// # Errors
+    /// As [`Lead::new`].
+    pub fn in_buckets(mut self, run: &Run, least: u64) -> Result<Lead<'a>, RankError> {
+        let least = bucket_bytes_over(self.collective, least);
+        self.division.plan = ShardPlan::in_buckets(run.program(), self.collective.ranks(), least)?;
+        Ok(self)
     }
 
     /// Every `steps` steps each rank also computes one micro-batch of the next rank, in turn, and the gradients must be equal.
@@ -107,7 +120,7 @@ impl<'a> Lead<'a> {
         e.bytes(run.file.text().as_bytes()).bytes(run.job_text.as_bytes());
         // No program is empty, so zero bytes mean that there is no file.
         e.bytes(run.program_file.as_deref().unwrap_or_default());
-        e.u32(self.division.slots.is_some().into());
+        e.u32(self.division.slots.is_some().into()).u64(self.division.plan.bucket_bytes());
         self.tell(MessageKind::Welcome, &e.0)?;
         Ok(self.division.hold(session, 0)?)
     }
@@ -145,7 +158,7 @@ impl<'a> Lead<'a> {
     pub(crate) fn begin(&mut self, run: &Run, session: &mut Session) -> Result<Vec<Digest>, TrainError> {
         let (own, divided) = (noted_digests(session)?, std::mem::take(&mut self.digests));
         self.digests = [&own[..self.table.len() - divided.len()], &divided].concat();
-        self.adder = Some(Adder::new(session, &self.division.plan, 0)?);
+        self.reducer = Some(Reducer::new(run, session, self.collective, &self.division.plan)?);
         for rank in self.others() {
             let ready = self.collective.receive(rank, MessageKind::Ready, READY_BYTES)?;
             let mut d = Decoder::new("ready", &ready);
@@ -241,8 +254,8 @@ impl<'a> Lead<'a> {
         }
         let searched = finite.then_some(batch);
         let work = Work { scalars, batches: own(0), check: check(0), searched, asked: false };
-        let adder = self.adder.as_ref().expect("a run begins before its first step");
-        let mut computed = compute(run, session, self.collective, &self.division, adder, &work)?;
+        let reducer = self.reducer.as_mut().expect("a run begins before its first step");
+        let mut computed = compute(run, session, self.collective, &self.division, reducer, &work)?;
         let mut others = Vec::new();
         for rank in 1..plan.ranks() {
             let most = self.contents.bytes_max(plan, rank);

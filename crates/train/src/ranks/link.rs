@@ -15,7 +15,7 @@ use crate::error::RankError;
 use tiebreak_record::commit::Malformed;
 
 /// The protocol's version: ranks with different versions do not work together.
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 const MAGIC: &[u8; 16] = b"tiebreak ranks\r\n";
 const PREAMBLE_BYTES: usize = 56;
 const HEADER_BYTES: usize = 9;

@@ -2,8 +2,9 @@
 //! process. Derivation, costs and trust: `docs/DATA-PARALLEL.md`.
 //!
 //! [`plan`] divides a step. [`collective`] defines the network; [`tcp`] is one, `nccl` and `mpi` are others. `reduce` adds gradients over
-//! the network by the contract's tree. [`slots`] divides the optimizer's state. [`share`] is a rank's part of a step, [`lead`] rank 0 and [`worker`] every other rank.
+//! the network by the contract's tree, over hosts in `beside`, while the rank computes. [`slots`] divides the optimizer's state. [`share`] is a rank's part of a step, [`lead`] rank 0 and [`worker`] every other rank.
 
+mod beside;
 pub mod collective;
 pub mod lead;
 mod link;

@@ -1,27 +1,28 @@
-//! Sums all ranks' gradients by the fixed tree: reduce-scatter as an all-to-all of shards, additions of whole shards in the
-//! tree's order, all-gather of the sums.
+//! Sums all ranks' gradients by the fixed tree, bucket by bucket: reduce-scatter as an all-to-all of shards, additions of whole shards in
+//! the tree's order, all-gather of the sums.
 //!
-//! The rank's engine adds a shard with the graph of every accumulation, over the shard's pieces instead of whole tensors. So
-//! there is one definition of an addition, the one that the engine's self-test covers. Shards arrive as bytes of the host, or as
+//! An engine adds a shard with the graph of every accumulation, over the shard's pieces instead of whole tensors. So there is one
+//! definition of an addition, the one that the engines' self-tests cover. Shards arrive as bytes of the host (`beside`), or as
 //! tensors of the engine from other ranks' devices; the addition is the same.
 
+use std::collections::BTreeMap;
 use std::iter::Peekable;
 use std::slice::Iter;
 use std::sync::Arc;
 
-use super::collective::{Collective, Devices, ShardPart};
+use super::collective::{Devices, ShardPart};
 use super::plan::{Piece, ShardPlan, Shared};
 use crate::error::TrainError;
 use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::graph::{Node, TensorType};
 use tiebreak_contract::program::step::{StateTensor, sum_graph};
 use tiebreak_engine::session::{Gradients, Session};
-use tiebreak_engine::{Compiled, EngineError, Inputs, Observer, Tensor};
+use tiebreak_engine::{Compiled, Engine, EngineError, Inputs, Observer, Tensor};
 use tiebreak_record::commit::tensor::{Hash, TILE_BYTES, piece_value, tile_count};
 
-/// Adds this rank's shards.
+/// Adds this rank's shards of one bucket.
 pub(crate) struct Adder {
-    /// `None` for an empty shard: there are more ranks than tiles.
+    /// `None` for an empty shard: the bucket has fewer tiles than there are ranks.
     compiled: Option<Compiled>,
     pieces: Vec<Piece>,
     /// The number of tiles of each piece's whole tensor.
@@ -53,9 +54,19 @@ impl Observer for Tiles<'_> {
     }
 }
 
+/// The sum of pairs of tensors, each pair's operands side by side.
+pub(super) fn pairs(left: Vec<Tensor>, right: Vec<Tensor>) -> Vec<Tensor> {
+    left.into_iter().zip(right).flat_map(|(left, right)| [left, right]).collect()
+}
+
 impl Adder {
-    pub fn new(session: &mut Session, plan: &ShardPlan, rank: u32) -> Result<Adder, EngineError> {
-        let pieces = plan.shard(rank).to_vec();
+    pub fn new(
+        engine: &mut dyn Engine,
+        plan: &ShardPlan,
+        bucket: usize,
+        rank: u32,
+    ) -> Result<Adder, EngineError> {
+        let pieces = plan.shard_of(bucket, rank).to_vec();
         let table: Vec<StateTensor> = pieces
             .iter()
             .map(|piece| StateTensor {
@@ -67,17 +78,17 @@ impl Adder {
         let counts = pieces.iter().map(whole).collect();
         let compiled = match pieces.is_empty() {
             true => None,
-            false => Some(session.engine_mut().compile(Arc::new(sum_graph(&table)))?),
+            false => Some(engine.compile(Arc::new(sum_graph(&table)))?),
         };
         Ok(Adder { compiled, pieces, counts })
     }
 
     /// A shard from its canonical bytes.
-    fn upload(&self, session: &mut Session, mut bytes: &[u8]) -> Result<Vec<Tensor>, EngineError> {
+    pub fn upload(&self, engine: &mut dyn Engine, mut bytes: &[u8]) -> Result<Vec<Tensor>, EngineError> {
         let mut tensors = Vec::with_capacity(self.pieces.len());
         for piece in &self.pieces {
             let (own, rest) = bytes.split_at(piece.bytes.len());
-            tensors.push(session.engine_mut().upload(&piece_type(piece), own)?);
+            tensors.push(engine.upload(&piece_type(piece), own)?);
             bytes = rest;
         }
         Ok(tensors)
@@ -86,128 +97,77 @@ impl Adder {
     /// The sum of two shards; the hash values of its tiles go to `tiles`.
     fn add(
         &self,
-        session: &mut Session,
+        engine: &mut dyn Engine,
         left: Vec<Tensor>,
         right: Vec<Tensor>,
         tiles: Option<&mut Vec<Hash>>,
     ) -> Result<Vec<Tensor>, EngineError> {
         let Some(compiled) = &self.compiled else { return Ok(Vec::new()) };
-        let inputs: Vec<Tensor> = left.into_iter().zip(right).flat_map(|(l, r)| [l, r]).collect();
         let mut observer = tiles.map(|values| Tiles { adder: self, values });
         let observer = observer.as_mut().map(|observer| observer as &mut dyn Observer);
-        session.engine_mut().run(compiled, &inputs, observer)
+        engine.run(compiled, &pairs(left, right), observer)
     }
 }
 
-/// The shards of a sum on this rank, in order: `[s]` is rank s's.
-fn shards(session: &mut Session, plan: &ShardPlan, sum: &Gradients) -> Result<Vec<Vec<u8>>, EngineError> {
-    let mut shards: Vec<Vec<u8>> =
-        (0..plan.ranks()).map(|rank| Vec::with_capacity(plan.shard_bytes(rank))).collect();
-    session.visit_gradients(sum, |tensor, bytes| {
-        for (rank, shard) in (0..).zip(&mut shards) {
-            for piece in plan.shard(rank).iter().filter(|piece| piece.tensor == tensor) {
-                shard.extend_from_slice(&bytes[piece.bytes.clone()]);
-            }
-        }
-    })?;
-    Ok(shards)
-}
-
-/// The shared nodes of the tree, evaluated on this rank's shards.
-struct Tree<'a> {
-    adder: &'a Adder,
+/// The shared nodes of the tree, evaluated on this rank's shards of one bucket.
+pub(super) struct Tree<'a> {
+    pub adder: &'a Adder,
     steps: Peekable<Iter<'a, Shared>>,
+    /// Shards that came before others which the tree takes first, by their places.
+    early: BTreeMap<usize, Vec<Tensor>>,
+    taken: usize,
     waiting: Vec<Vec<Tensor>>,
-    tiles: Option<&'a mut Vec<Hash>>,
+    /// The hash values of the sums' tiles, addition after addition, if anybody wants them.
+    pub tiles: Option<Vec<Hash>>,
 }
 
-impl Tree<'_> {
-    /// Takes the next shard, and makes the additions that are possible then.
-    fn take(&mut self, session: &mut Session, shard: Vec<Tensor>) -> Result<(), EngineError> {
-        self.steps.next_if_eq(&&Shared::Take).expect("the plan takes every partial sum");
-        self.waiting.push(shard);
-        while self.steps.next_if(|step| matches!(step, Shared::Add(_))).is_some() {
-            let right = self.waiting.pop().expect("an addition has two operands");
-            let left = self.waiting.pop().expect("an addition has two operands");
-            self.waiting.push(self.adder.add(session, left, right, self.tiles.as_deref_mut())?);
+impl<'a> Tree<'a> {
+    pub fn new(adder: &'a Adder, plan: &'a ShardPlan, hashing: bool) -> Tree<'a> {
+        let steps = plan.shared().iter().peekable();
+        let tiles = hashing.then(Vec::new);
+        Tree { adder, steps, early: BTreeMap::new(), taken: 0, waiting: Vec::new(), tiles }
+    }
+
+    /// Takes the shard at a place among all partial sums, and makes the additions that are possible then.
+    pub fn take(
+        &mut self,
+        engine: &mut dyn Engine,
+        place: usize,
+        shard: Vec<Tensor>,
+    ) -> Result<(), EngineError> {
+        self.early.insert(place, shard);
+        while let Some(shard) = self.early.remove(&self.taken) {
+            self.taken += 1;
+            self.steps.next_if_eq(&&Shared::Take).expect("the plan takes every partial sum");
+            self.waiting.push(shard);
+            while self.steps.next_if(|step| matches!(step, Shared::Add(_))).is_some() {
+                let right = self.waiting.pop().expect("an addition has two operands");
+                let left = self.waiting.pop().expect("an addition has two operands");
+                self.waiting.push(self.adder.add(engine, left, right, self.tiles.as_mut())?);
+            }
         }
         Ok(())
     }
 
     /// The root, after every shard was taken.
-    fn root(mut self) -> Vec<Tensor> {
+    pub fn root(&mut self) -> Vec<Tensor> {
         self.waiting.pop().expect("the tree has a root")
     }
 }
 
-/// The sum of the whole step's gradients, the same on every rank, from every rank's partial sums. For each shared addition, the
-/// hash values of the tiles of this rank's shard go to `tiles`.
-pub(crate) fn sum(
-    session: &mut Session,
-    collective: &mut dyn Collective,
-    plan: &ShardPlan,
-    adder: &Adder,
-    partials: Vec<Gradients>,
-    tiles: Option<&mut Vec<Hash>>,
-) -> Result<Gradients, TrainError> {
-    let rank = collective.rank();
-    let tree = Tree { adder, steps: plan.shared().iter().peekable(), waiting: Vec::new(), tiles };
-    match collective.devices() {
-        Some(devices) => sum_on_devices(session, devices, plan, rank, partials, tree),
-        None => sum_over_hosts(session, collective, plan, partials, tree),
-    }
-}
-
-fn sum_over_hosts(
-    session: &mut Session,
-    collective: &mut dyn Collective,
-    plan: &ShardPlan,
-    partials: Vec<Gradients>,
-    mut tree: Tree,
-) -> Result<Gradients, TrainError> {
-    let rank = collective.rank();
-    let mut sent = Vec::with_capacity(partials.len());
-    for partial in partials {
-        sent.push(shards(session, plan, &partial)?);
-    }
-    let outgoing: Vec<Vec<&[u8]>> = (0..plan.ranks() as usize)
-        .map(|to| sent.iter().map(|shards| shards[to].as_slice()).collect())
-        .collect();
-    let incoming: Vec<Vec<usize>> =
-        (0..plan.ranks()).map(|from| vec![plan.shard_bytes(rank); plan.partials(from)]).collect();
-    // Shards arrive in the order in which the tree takes them, so each is added as soon as possible.
-    collective.all_to_all(&outgoing, &incoming, &mut |bytes| {
-        let shard = tree.adder.upload(session, bytes)?;
-        Ok(tree.take(session, shard)?)
-    })?;
-    drop(sent);
-    let mut own = Vec::with_capacity(plan.shard_bytes(rank));
-    for tensor in tree.root() {
-        session.engine_mut().read(&tensor, &mut |bytes| own.extend_from_slice(bytes))?;
-    }
-    let outgoing = vec![vec![own.as_slice()]; plan.ranks() as usize];
-    let incoming: Vec<Vec<usize>> = (0..plan.ranks()).map(|from| vec![plan.shard_bytes(from)]).collect();
-    // Shards are in the order of ranks.
-    let mut whole = Vec::with_capacity(incoming.iter().flatten().sum());
-    collective.all_to_all(&outgoing, &incoming, &mut |bytes| {
-        whole.extend_from_slice(bytes);
-        Ok(())
-    })?;
-    Ok(session.upload_gradients(&whole)?)
-}
-
-/// [`sum`] without a copy on the host: shards go from the tensors of a sum to tensors of their own, and from there to the whole
-/// gradient's.
-fn sum_on_devices(
+/// The sum of the whole step's gradients, the same on every rank, from every rank's partial sums, without a copy on the host: shards go
+/// from the tensors of a sum to tensors of their own, and from there to the whole gradient's. The plan has one bucket. For each shared
+/// addition, the hash values of the tiles of this rank's shard are beside the sum, if `hashing`.
+pub(super) fn sum_on_devices(
     session: &mut Session,
     devices: &mut dyn Devices,
     plan: &ShardPlan,
-    rank: u32,
+    adder: &Adder,
     partials: Vec<Gradients>,
-    mut tree: Tree,
-) -> Result<Gradients, TrainError> {
+    hashing: bool,
+) -> Result<(Gradients, Vec<Hash>), TrainError> {
     let engine = session.engine_mut();
-    let (pieces, ranks) = (plan.shard(rank), 0..plan.ranks());
+    let (pieces, ranks) = (adder.pieces.as_slice(), 0..plan.ranks());
     let mut received: Vec<Vec<Vec<Tensor>>> = Vec::new();
     for from in ranks.clone() {
         let mut shard = || pieces.iter().map(|piece| devices.blank(engine, &piece_type(piece))).collect();
@@ -215,27 +175,28 @@ fn sum_on_devices(
     }
     let outgoing: Vec<Vec<ShardPart>> = ranks
         .clone()
-        .map(|to| partials.iter().flat_map(|sum| of_pieces(plan.shard(to), sum.tensors())).collect())
+        .map(|to| partials.iter().flat_map(|sum| of_pieces(plan.shard_of(0, to), sum.tensors())).collect())
         .collect();
     let incoming: Vec<Vec<ShardPart>> =
         received.iter().map(|sums| sums.iter().flat_map(|shard| whole(pieces, shard)).collect()).collect();
     devices.exchange(engine, &outgoing, &incoming)?;
     drop((outgoing, incoming));
     drop(partials);
-    for shard in received.into_iter().flatten() {
-        tree.take(session, shard)?;
+    let mut tree = Tree::new(adder, plan, hashing);
+    for (place, shard) in received.into_iter().flatten().enumerate() {
+        tree.take(engine, place, shard)?;
     }
-    let (engine, own) = (session.engine_mut(), tree.root());
+    let own = tree.root();
     let mut total = Vec::with_capacity(plan.gradients().len());
     for tensor in plan.gradients() {
         total.push(devices.blank(engine, &tensor.ty())?);
     }
     let outgoing: Vec<Vec<ShardPart>> = ranks.clone().map(|_| whole(pieces, &own).collect()).collect();
     let incoming: Vec<Vec<ShardPart>> =
-        ranks.map(|from| of_pieces(plan.shard(from), &total).collect()).collect();
+        ranks.map(|from| of_pieces(plan.shard_of(0, from), &total).collect()).collect();
     devices.exchange(engine, &outgoing, &incoming)?;
     drop(incoming);
-    Ok(Gradients::of(total))
+    Ok((Gradients::of(total), tree.tiles.unwrap_or_default()))
 }
 
 /// Pieces of a sum, as ranges of its tensors.

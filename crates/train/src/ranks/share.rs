@@ -3,18 +3,19 @@
 
 use std::time::{Duration, Instant};
 
+use super::beside::{self, Hosts};
 use super::collective::Collective;
 use super::plan::ShardPlan;
 use super::protocol::{go_on, tell_waiting};
-use super::reduce::{self, Adder};
+use super::reduce::{Adder, sum_on_devices};
 use super::slots::{SlotPlan, gather};
 use crate::error::{RankError, TrainError};
 use tiebreak_contract::arith::tree::Operation;
 use tiebreak_contract::program::graph::{Graph, TensorType};
 use tiebreak_contract::program::logged::traced;
-use tiebreak_contract::program::step::{MicroBatch, Program};
+use tiebreak_contract::program::step::{MicroBatch, Program, StateTensor};
 use tiebreak_engine::EngineError;
-use tiebreak_engine::session::{Gradients, Session, StepOutcome, StepScalars, Unobserved};
+use tiebreak_engine::session::{Give, Gradients, Session, StepOutcome, StepScalars, Unobserved};
 use tiebreak_job::Granularity;
 use tiebreak_record::commit::Malformed;
 use tiebreak_record::commit::codec::{Decoder, Encoder};
@@ -234,9 +235,8 @@ pub(super) struct Division {
 impl Division {
     /// # Errors
     /// If the steps of `program` cannot be divided so.
-    pub fn new(program: &Program, ranks: u32, divides_slots: bool) -> Result<Division, RankError> {
-        let plan = ShardPlan::new(program, ranks)?;
-        let slots = divides_slots.then(|| SlotPlan::new(program, ranks)).transpose()?;
+    pub fn new(program: &Program, plan: ShardPlan, divides_slots: bool) -> Result<Division, RankError> {
+        let slots = divides_slots.then(|| SlotPlan::new(program, plan.ranks())).transpose()?;
         Ok(Division { plan, slots, traces: Vec::new() })
     }
 
@@ -259,43 +259,119 @@ impl Division {
     }
 }
 
+/// How a rank adds gradients.
+pub(crate) enum Reducer {
+    /// Over the hosts, bucket by bucket.
+    Hosts(Hosts),
+    /// From device to device, when the rank has computed all.
+    Devices(Adder),
+}
+
+impl Reducer {
+    /// # Errors
+    /// If an engine cannot add.
+    pub fn new(
+        run: &Run,
+        session: &mut Session,
+        collective: &mut dyn Collective,
+        plan: &ShardPlan,
+    ) -> Result<Reducer, EngineError> {
+        let rank = collective.rank();
+        Ok(match collective.devices() {
+            Some(_) => Reducer::Devices(Adder::new(session.engine_mut(), plan, 0, rank)?),
+            None => Reducer::Hosts(Hosts::new(session, plan, rank, hashes(run))?),
+        })
+    }
+}
+
+/// The least bytes of a bucket over this network: gradients that go from device to device are one bucket, since the engine's memory is
+/// not to be read while it computes.
+pub(super) fn bucket_bytes_over(collective: &mut dyn Collective, least: u64) -> u64 {
+    if collective.devices().is_some() { 0 } else { least }
+}
+
+/// True if a run's records commit to operators.
+fn hashes(run: &Run) -> bool {
+    run.job().commit.granularity == Granularity::Operator
+}
+
+/// A rank's gradients of a step.
+struct Summed {
+    total: Gradients,
+    /// The roots of its micro-batches, and of another rank's that it checked.
+    roots: Vec<Digest>,
+    checked: Option<Digest>,
+    /// The hash values of the tiles of its shard of each shared sum.
+    tiles: Vec<Hash>,
+}
+
+/// Computes a rank's micro-batches, and adds them to those of the others.
+fn summed(
+    run: &Run,
+    session: &mut Session,
+    collective: &mut dyn Collective,
+    (plan, reducer): (&ShardPlan, &mut Reducer),
+    work: &Work,
+    tracer: &mut Tracer,
+) -> Result<Summed, TrainError> {
+    let &Work { scalars, batches, check, .. } = work;
+    let (hashing, rooting) = (hashes(run), run.job().commit.granularity != Granularity::Step);
+    let (mut roots, mut checked) = (Vec::new(), None);
+    let micro_root = |session: &mut Session, _: u32, gradients: &Gradients| {
+        if rooting {
+            roots.push(gradient_root(session, gradients)?);
+        }
+        Ok(())
+    };
+    let mut check_other = |session: &mut Session| -> Result<(), EngineError> {
+        if let Some((index, batch)) = check {
+            let gradients = session.micro_batch(scalars, index, batch, &mut Unobserved)?;
+            checked = Some(gradient_root(session, &gradients)?);
+        }
+        Ok(())
+    };
+    let (total, tiles) = match reducer {
+        Reducer::Hosts(hosts) => {
+            let compute = |operations: &[Operation], give: &mut Give| -> Result<(), TrainError> {
+                session.hand_out_sums(scalars, operations, batches, tracer, micro_root, give)?;
+                Ok(check_other(session)?)
+            };
+            let (bytes, tiles) = beside::sum(collective, plan, hosts, hashing, compute)?;
+            (session.upload_gradients(&bytes)?, tiles)
+        }
+        Reducer::Devices(adder) => {
+            let local = plan.local(collective.rank());
+            let partials = session.partial_sums(scalars, local, batches, tracer, micro_root)?;
+            check_other(session)?;
+            let devices = collective.devices().expect("the network is one between devices");
+            sum_on_devices(session, devices, plan, adder, partials, hashing)?
+        }
+    };
+    Ok(Summed { total, roots, checked, tiles })
+}
+
 /// Runs a rank's part of a step on the session's state: its micro-batches, its shard of the sums, and the update.
 pub(super) fn compute(
     run: &Run,
     session: &mut Session,
     collective: &mut dyn Collective,
     division: &Division,
-    adder: &Adder,
+    reducer: &mut Reducer,
     work: &Work,
 ) -> Result<Computed, TrainError> {
     let Division { plan, slots, traces } = division;
-    let &Work { scalars, batches, check, searched, asked } = work;
+    let &Work { scalars, searched, asked, .. } = work;
     let rank = collective.rank();
-    let granularity = run.job().commit.granularity;
-    let hashing = granularity == Granularity::Operator;
     let mut recorder = run
         .job()
         .rounding
         .as_ref()
         .map(|rounding| Recorder::new(rounding, &run.program().micro, run.program().micro_batches, None));
     let rounder = recorder.as_mut().map(|recorder| recorder as &mut dyn Rounder);
-    let mut tracer = Tracer::new(hashing, None, rounder);
-    let mut micro_batches = Vec::new();
-    let partials =
-        session.partial_sums(scalars, plan.local(rank), batches, &mut tracer, |session, _, gradients| {
-            if granularity != Granularity::Step {
-                micro_batches.push(gradient_root(session, gradients)?);
-            }
-            Ok(())
-        })?;
+    let mut tracer = Tracer::new(hashes(run), None, rounder);
+    let summed = summed(run, session, collective, (plan, reducer), work, &mut tracer)?;
+    let Summed { total, roots: micro_batches, checked, tiles } = summed;
     let nodes = std::mem::take(&mut tracer.nodes);
-    let mut checked = None;
-    if let Some((index, batch)) = check {
-        let gradients = session.micro_batch(scalars, index, batch, &mut Unobserved)?;
-        checked = Some(gradient_root(session, &gradients)?);
-    }
-    let mut tiles = Vec::new();
-    let total = reduce::sum(session, collective, plan, adder, partials, hashing.then_some(&mut tiles))?;
     let not_finite = match searched {
         None => None,
         Some(all) => {
@@ -387,6 +463,28 @@ pub(super) fn merge(
     Parts { outcome, state, micro_batches, trace, log }
 }
 
+/// The tiles of each tensor of a shared sum, the `addition`-th, from those of all ranks' shards: of each rank, bucket after bucket, those
+/// of all additions.
+fn shared_tiles(plan: &ShardPlan, of_ranks: &[Vec<Hash>], addition: usize) -> Vec<Vec<Hash>> {
+    let blank = |tensor: &StateTensor| vec![[0; 32]; tile_count(tensor.ty().bytes())];
+    let mut sum: Vec<Vec<Hash>> = plan.gradients().iter().map(blank).collect();
+    for (rank, mut tiles) in (0..).zip(of_ranks.iter().map(Vec::as_slice)) {
+        for bucket in 0..plan.buckets().len() {
+            let pieces = plan.shard_of(bucket, rank);
+            let count: usize = pieces.iter().map(|piece| piece.tiles.len()).sum();
+            let (of_bucket, rest) = tiles.split_at(plan.shared_additions() * count);
+            let mut own = &of_bucket[addition * count..][..count];
+            for piece in pieces {
+                let (of_piece, rest) = own.split_at(piece.tiles.len());
+                sum[piece.tensor][piece.tiles.clone()].copy_from_slice(of_piece);
+                own = rest;
+            }
+            tiles = rest;
+        }
+    }
+    sum
+}
+
 /// The nodes of the step's trace in execution order.
 fn trace(contents: &Contents, division: &Division, shares: Vec<Share>) -> Vec<TracedNode> {
     let Division { plan, slots, .. } = division;
@@ -404,16 +502,8 @@ fn trace(contents: &Contents, division: &Division, shares: Vec<Share>) -> Vec<Tr
             whole.extend(nodes[rank as usize].by_ref().take(types.len()));
             continue;
         }
-        // The shards' tiles are in the order of ranks.
-        let shards = (0..).zip(&tiles).flat_map(|(rank, tiles)| {
-            let count = plan.shard_tiles(rank);
-            &tiles[shared * count..(shared + 1) * count]
-        });
-        let mut shards = shards.copied();
-        whole.extend(types.iter().map(|ty| {
-            let tiles = shards.by_ref().take(tile_count(ty.bytes())).collect();
-            TracedNode::new(ty, tiles)
-        }));
+        let sums = shared_tiles(plan, &tiles, shared);
+        whole.extend(types.iter().zip(sums).map(|(ty, tiles)| TracedNode::new(ty, tiles)));
         shared += 1;
     }
     match slots {

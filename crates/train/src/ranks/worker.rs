@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::collective::{Collective, MessageKind};
+use super::plan::ShardPlan;
 use super::protocol::{END, NO_CHECK, SLOT, WAIT, go_on};
-use super::reduce::Adder;
-use super::share::{Division, Work, compute};
+use super::share::{Division, Reducer, Work, bucket_bytes_over, compute};
 use crate::error::RankError;
 use crate::error::TrainError;
 use tiebreak_contract::program::encoding::PROGRAM_MAX;
@@ -62,9 +62,11 @@ pub fn work(
     watch: &mut dyn Watch,
 ) -> Result<(), TrainError> {
     let malformed = |source: Malformed| RankError::Malformed { rank: 0, source };
-    let (run, divided) = welcomed(collective)?;
+    let (run, divided, bucket_bytes) = welcomed(collective)?;
     watch.began(&run, divided)?;
-    let mut division = Division::new(run.program(), collective.ranks(), divided)?;
+    let bucket_bytes = bucket_bytes_over(collective, bucket_bytes);
+    let plan = ShardPlan::in_buckets(run.program(), collective.ranks(), bucket_bytes)?;
+    let mut division = Division::new(run.program(), plan, divided)?;
     let program = Arc::new(run.program().clone());
     let mut session = match run.job().rounding {
         Some(_) => Session::native(engine, program)?,
@@ -72,7 +74,7 @@ pub fn work(
     };
     let rank = collective.rank();
     division.hold(&mut session, rank)?;
-    let adder = Adder::new(&mut session, &division.plan, rank)?;
+    let mut reducer = Reducer::new(&run, &mut session, collective, &division.plan)?;
     let table = run.program().state();
     session.try_load_each(|place| match division.holder(place) {
         Some(other) if other != rank => Ok(Vec::new()),
@@ -118,16 +120,16 @@ pub fn work(
             searched: None,
             asked: asked(),
         };
-        let computed = compute(&run, &mut session, collective, &division, &adder, &work)?;
+        let computed = compute(&run, &mut session, collective, &division, &mut reducer, &work)?;
         collective.send(0, MessageKind::Share, &computed.share.encode())?;
         watch.state(step, &mut session)?;
     }
 }
 
-/// The run that rank 0 trains; true if ranks hold shares of the state.
-fn welcomed(collective: &mut dyn Collective) -> Result<(Run, bool), TrainError> {
+/// The run that rank 0 trains; true if ranks hold shares of the state; the least bytes of a bucket.
+fn welcomed(collective: &mut dyn Collective) -> Result<(Run, bool, u64), TrainError> {
     let malformed = |source: Malformed| RankError::Malformed { rank: 0, source };
-    let welcome = collective.receive(0, MessageKind::Welcome, RUN_JSON_MAX + JOB_MAX + PROGRAM_MAX + 16)?;
+    let welcome = collective.receive(0, MessageKind::Welcome, RUN_JSON_MAX + JOB_MAX + PROGRAM_MAX + 24)?;
     let mut d = Decoder::new("welcome", &welcome);
     let texts = || {
         let json = d.text(RUN_JSON_MAX as usize)?;
@@ -137,15 +139,16 @@ fn welcomed(collective: &mut dyn Collective) -> Result<(Run, bool), TrainError> 
             1 => true,
             other => return Err(Malformed::invalid("welcome", format!("{other} where 0 or 1 is due"))),
         };
+        let bucket_bytes = d.u64()?;
         d.finish()?;
-        Ok((json, job, program_file, divided))
+        Ok((json, job, program_file, divided, bucket_bytes))
     };
-    let (json, job, program_file, divided) = texts().map_err(malformed)?;
+    let (json, job, program_file, divided, bucket_bytes) = texts().map_err(malformed)?;
     // The folder only names the texts in errors: nothing is opened there.
     let layout = RunPaths { root: PathBuf::from("run of rank 0") };
     let program_file = (!program_file.is_empty()).then(|| program_file.to_vec());
     let run = Run::from_texts(layout, json, job, program_file)?;
-    Ok((run, divided))
+    Ok((run, divided, bucket_bytes))
 }
 
 /// Sends rank 0 the slot at a place of the state, for a checkpoint.

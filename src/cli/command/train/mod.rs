@@ -23,7 +23,7 @@ use crate::cli::args::limits::Limits;
 use crate::cli::args::metrics::{MetricsArgs, Served};
 use crate::cli::args::place::job_files;
 use crate::cli::args::random::random;
-use crate::cli::args::ranks::{Meeting, RanksArgs, Role};
+use crate::cli::args::ranks::{Meeting, RanksArgs, Role, bucket_bytes};
 use crate::cli::args::salts::SaltArgs;
 use crate::cli::args::terms::beside;
 use crate::cli::view::data::{say_copied, scanning};
@@ -415,6 +415,9 @@ fn trained(
     }
     if args.ranks.shard_optimizer {
         lead = lead.dividing_slots(run)?;
+    }
+    if let Some(bytes) = bucket_bytes()? {
+        lead = lead.in_buckets(run, bytes)?;
     }
     train_over(run, engine, key, lead, progress)
 }
