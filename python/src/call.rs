@@ -9,6 +9,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use tiebreak::cli::{self, Amount, Ended, Heard};
 
+use crate::kernel::PythonKernel;
 use crate::panics::{Panic, caught};
 
 /// The time between two looks at a command: for signals, and for the progress that the caller sees.
@@ -24,10 +25,17 @@ pub type Told = (u8, Option<String>, Option<(String, Option<String>)>);
 ///
 /// `heard(progress, lines)` is called every 50 ms with news, and once at the end. An exception in it, or a signal such as Ctrl-C, asks the
 /// command to stop, and is raised once the command has: training has written a checkpoint then. A second signal is raised at once, and so
-/// is the first one if `waits` is false.
+/// is the first one if `waits` is false. A kernel computes the native products of the CPU engine.
 #[pyfunction]
-pub fn call(py: Python<'_>, words: Vec<OsString>, heard: Bound<'_, PyAny>, waits: bool) -> PyResult<Told> {
-    let said = Arc::new(Heard::default());
+#[pyo3(signature = (words, heard, waits, kernel=None))]
+pub fn call(
+    py: Python<'_>,
+    words: Vec<OsString>,
+    heard: Bound<'_, PyAny>,
+    waits: bool,
+    kernel: Option<PythonKernel>,
+) -> PyResult<Told> {
+    let said = Arc::new(Heard::with_kernel(kernel.map(PythonKernel::shared)));
     let (sender, ended) = channel();
     let ended = Mutex::new(ended);
     let saying = said.clone();

@@ -4,6 +4,7 @@
 //! package turns into `tiebreak.BugError`.
 
 mod call;
+mod kernel;
 mod module;
 mod panics;
 mod recording;

@@ -13,6 +13,7 @@ use tiebreak_run::run::RunError;
 use tiebreak_train::fed::{Feed, Part};
 
 use crate::call::{self, LOOKED_EVERY, STACK};
+use crate::kernel::PythonKernel;
 use crate::panics::{Panic, caught};
 use crate::run::Failed;
 
@@ -73,10 +74,11 @@ pub struct Recording {
 
 #[pymethods]
 impl Recording {
-    /// Begins, or goes on with, the recording that the words name.
+    /// Begins, or goes on with, the recording that the words name. A kernel computes the native products of the CPU engine.
     #[new]
-    fn new(words: Vec<OsString>) -> PyResult<Recording> {
-        let heard = Arc::new(Heard::default());
+    #[pyo3(signature = (words, kernel=None))]
+    fn new(words: Vec<OsString>, kernel: Option<PythonKernel>) -> PyResult<Recording> {
+        let heard = Arc::new(Heard::with_kernel(kernel.map(PythonKernel::shared)));
         let ((batches, fed), (replies, news)) = (channel(), channel());
         let (saying, ended) = (heard.clone(), replies.clone());
         let thread = thread::Builder::new().name("tiebreak".into()).stack_size(STACK);

@@ -283,7 +283,7 @@ def test_no_batch_crashes(tmp_path_factory, batch):
         (dict(out="run", steps=STEPS, program=job(data={"kind": "arrays", "dtype": "f16"})), "data.dtype is 'f16'"),
         (dict(out="run", steps=STEPS, program=job(data={"kind": "arrays", "dtype": "f32", "inputs": "a.npy"})), "by kind and dtype alone"),
         (dict(out="run", steps=STEPS, commit={"scheme": 1}), "commit.scheme: 1 hides what commitments are of"),
-        (dict(out="run", steps=STEPS, rounding={}), "rounding: a recording is of the exact profile"),
+        (dict(out="run", steps=STEPS, rounding={"threshold": 1 << 24}), "rounding.threshold is 16777216; native kernels need at most"),
         (dict(out="run", steps=STEPS, evaluation={"every": 1}), "evaluation: a recording makes none"),
         (dict(out="run", steps=STEPS, nonsense=1), "nonsense: there is no such key"),
         (dict(out="run", steps=STEPS, device="tpu"), "device is 'tpu'"),

@@ -107,11 +107,11 @@ def engine(device: Any, adapter: Any, threads: Any) -> List[str]:
     return options(engine=ENGINES[device], adapter=adapter, threads=threads)
 
 
-def called(words: List[str], progress: Wanted = None, waits: bool = False) -> Tuple[int, Optional[dict], Optional[tuple]]:
-    """Runs a command: its exit code, its result, and its error with the help."""
+def called(words: List[str], progress: Wanted = None, waits: bool = False, kernel: Any = None) -> Tuple[int, Optional[dict], Optional[tuple]]:
+    """Runs a command, with a kernel of native products or none: its exit code, its result, and its error with the help."""
     listener = Listener(progress)
     try:
-        exit_code, result, error = _native.call(words, listener, waits)
+        exit_code, result, error = _native.call(words, listener, waits, kernel)
     except _native.Panic as panic:
         raise BugError(str(panic)) from None
     finally:

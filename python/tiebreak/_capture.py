@@ -39,8 +39,10 @@ class Captured:
         fall: Optional[Fall] = None,
         padding: Padding = Padding(None, None),
         kept: Mapping[str, Any] = {},
+        rounding: Optional[Mapping[str, Any]] = None,
     ) -> None:
         self.folder = folder
+        self._rounding = rounding
         self.learning_rate = rate
         self.inputs, self._fall, self._padding = inputs, fall, padding
         self._parts, self._ties, self._buffers, self._kept = parts, ties, buffers, kept
@@ -89,6 +91,8 @@ class Captured:
             "schedule": {"peak": self.learning_rate} if self._fall is None else schedule_of(self._fall, self.learning_rate, steps),
             "data": dict(data),
         }
+        if self._rounding is not None:
+            job["rounding"] = dict(self._rounding)
         evaluation = more.get("evaluation")
         if isinstance(evaluation, Mapping) and isinstance(evaluation.get("files"), Mapping):
             check_data(evaluation["files"], self.inputs)
@@ -134,7 +138,8 @@ def capture(
     micro_batches: int = 1,
     clip_norm: Optional[float] = None,
     convolution: int = 1,
-    digits: int = 3,
+    digits: Optional[int] = None,
+    rounding: Optional[Mapping[str, Any]] = None,
 ) -> Captured:
     """Turn a PyTorch model into a program, and write the program, the model's weights and the network file to a folder.
 
@@ -150,7 +155,9 @@ def capture(
     micro_batches: micro-batches of a step, whose gradients are added.
     clip_norm: the greatest norm of a step's gradient.
     convolution: the version of convolutions, as a job's `convolution`.
-    digits: digits of each product, 1 to 4. Fewer are faster and less exact (docs/ARITHMETIC.md, section 4).
+    digits: digits of each product, 1 to 4, by default 3. Fewer are faster and less exact (docs/ARITHMETIC.md, section 4).
+    rounding: the table `[rounding]` of the model's jobs, which are then of the logged profile: {} is the bfloat16 grid, {"bits": 32} that
+        of binary32 (docs/ROUNDING.md). By default digits are those of a logged job.
 
     The run starts from the model's present weights; the model is not changed. Products have the contract's arithmetic, so numbers are not
     PyTorch's to the bit. Dropout draws from the run's seed.
@@ -164,7 +171,7 @@ def capture(
     micro_batches = count("micro_batches", micro_batches, 1)
     if convolution not in (1, 2):
         raise UsageError(f"convolution is {convolution!r:.60}", "give convolution as 1 or 2")
-    if count("digits", digits, 1) > 4:
+    if digits is not None and count("digits", digits, 1) > 4:
         raise UsageError(f"digits is {digits}", "give digits as 1, 2, 3 or 4")
     if not isinstance(model, torch.nn.Module) or not callable(loss_fn):
         raise UsageError("model is no nn.Module, or loss_fn cannot be called", "give capture(model, loss_fn, optimizer, (inputs, labels))")
@@ -202,7 +209,11 @@ def capture(
     if untaken := _left_out.untaken(matcher):
         raise CaptureError(untaken)
     network = _network(matcher, inputs, labels, treatments)
-    network.update(micro_batches=micro_batches, optimizer=rules, digits=digits)
+    network.update(micro_batches=micro_batches, optimizer=rules)
+    if rounding is not None:
+        network["grid"] = _grid(rounding)
+    if digits is not None or rounding is None:
+        network["digits"] = 3 if digits is None else digits
     if clip_norm is not None:
         network["clip_norm"] = float(clip_norm)
     tensors = {name: to_role(_array(named[part.source]), part) for name, part in matcher.parts.items()}
@@ -213,7 +224,7 @@ def capture(
     kept, more_ties = _left_out.kept(model, buffers)
     kept.update({name: named[name].detach().cpu().clone() for name in unused})
     padding = Padding(matcher.padding, matcher.absent if matcher.absent is not None else _left_out.unpadded(matcher, model) if batch.is_full else None)
-    captured = Captured(out, matcher.parts, {**ties, **more_ties}, buffers, rate, network["inputs"], fall, padding, kept)
+    captured = Captured(out, matcher.parts, {**ties, **more_ties}, buffers, rate, network["inputs"], fall, padding, kept, rounding)
     _write(captured, network, tensors, matcher.made_of)
     return captured
 
@@ -244,6 +255,17 @@ def _write(captured: Captured, network: Dict[str, Any], tensors: Dict[str, np.nd
             if made:
                 # It stays if there are files in it.
                 os.rmdir(captured.folder)
+
+
+def _grid(rounding: Mapping[str, Any]) -> Dict[str, int]:
+    """The grid of a table `[rounding]`, whose other keys are for the job alone."""
+    if not isinstance(rounding, Mapping):
+        raise UsageError(f"rounding is a {type(rounding).__name__}", 'give rounding as a table, such as {} or {"bits": 32}')
+    bits = count("rounding.bits", rounding.get("bits", 32 if rounding.get("preset") == "paper" else 16))
+    grid = {"bits": bits, "floor": count("rounding.floor", rounding.get("floor", 14 if bits == 16 else 0))}
+    if not (grid["floor"] in (0, *range(4, 41)) if bits == 16 else bits in (26, 27, 28, 29, 30, 32) and not grid["floor"]):
+        raise UsageError(f"rounding has {bits} bits and a floor of {grid['floor']}", "give 16 bits and a floor of 4 to 40 or none, or 26 to 30 or 32 bits")
+    return grid
 
 
 def _torch() -> Any:

@@ -14,6 +14,7 @@ from ._call import StrPath, count, engine, flag, options, path
 from ._capture import Captured
 from ._errors import BugError, Error, UndecidedError, UsageError, of_exit
 from ._job import job_file, to_toml
+from ._kernels import kernel_of
 from ._progress import Listener, Wanted
 from ._run import Run
 
@@ -37,6 +38,7 @@ class Recorder:
     adapter: the GPU whose name contains this text.
     threads: threads of the CPU engine; 0 is one for each core.
     resume: False refuses a folder that has a recording or a run.
+    native, native_device: the kernel of the products in the logged profile, as for `train`.
     stop_on_nan: stop when a loss, or the model in the end, is not finite.
     progress: True draws a bar, None draws one on a terminal, False none. A function is called with a `Progress`.
     more: other keys of a job, for what was captured.
@@ -68,6 +70,8 @@ class Recorder:
         adapter: Optional[str] = None,
         threads: int = 0,
         resume: bool = True,
+        native: Optional[str] = None,
+        native_device: Optional[str] = None,
         stop_on_nan: bool = True,
         progress: Wanted = None,
         **more: Any,
@@ -83,6 +87,8 @@ class Recorder:
             stop_on_nan=None if flag("stop_on_nan", stop_on_nan) else "false",
         )
         self._words += engine(device, adapter, threads)
+        more_words, self._kernel = kernel_of(native, native_device, device)
+        self._words += more_words
         self._listener = Listener(progress)
         self._parts: List[Part] = []
         self._padding = program._padding if isinstance(program, Captured) and program.inputs["name"] == "ids" else None
@@ -141,7 +147,7 @@ class Recorder:
         with ExitStack() as stack:
             # The file is read before the first batch is asked for.
             file = stack.enter_context(job_file(self._job, os.getcwd()))
-            self._native = _native.Recording([*self._words, "--", file])
+            self._native = _native.Recording([*self._words, "--", file], self._kernel)
             self.done, _, self._parts, end = self._wait(False)
         if end is not None:
             # All steps were done before, and only the run's last files were missing.

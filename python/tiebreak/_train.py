@@ -8,6 +8,7 @@ from typing import Any, Mapping, Optional, Union
 from ._call import StrPath, called, count, engine, flag, options, path, result_of, text
 from ._errors import BugError, UndecidedError, UsageError, of_exit
 from ._job import job_file
+from ._kernels import Kernel, kernel_of
 from ._progress import Wanted
 from ._run import Run
 
@@ -24,6 +25,8 @@ def train(
     threads: int = 0,
     resume: bool = True,
     profile: Optional[str] = None,
+    native: Optional[str] = None,
+    native_device: Optional[str] = None,
     stop_on_nan: bool = True,
     recompute: bool = False,
     progress: Wanted = None,
@@ -41,6 +44,8 @@ def train(
     threads: threads of the CPU engine; 0 is one for each core.
     resume: False refuses a folder that has a run.
     profile: "logged" lets native kernels compute the products, with a rounding log.
+    native: the kernel of the products in the logged profile. "torch" is PyTorch's; other names are those of the command's --native.
+    native_device: where PyTorch multiplies: "cpu" or "cuda". The CPU engine computes all else.
     stop_on_nan: stop when a loss, or the model in the end, is not finite.
     recompute: take less memory and more time: compute tensors again instead of keeping them for the backward pass. The bits are the same.
     progress: True draws a bar, None draws one on a terminal, False none. A function is called with a `Progress`.
@@ -67,27 +72,29 @@ def train(
         stop_on_nan=None if flag("stop_on_nan", stop_on_nan) else "false",
     )
     words += engine(device, adapter, threads)
+    more, kernel = kernel_of(native, native_device, device)
+    words += more
     root = None if data_root is None else path("data_root", data_root)
     if isinstance(job, Mapping):
         if steps is not None:
             job = {**job, "steps": count("steps", steps, 1)}
         with job_file(job, root or os.getcwd()) as file:
-            _trained([*words, "--", file], out, progress)
+            _trained([*words, "--", file], out, progress, kernel)
         return Run(out)
     if steps is not None:
         raise UsageError("steps is given beside a job file", "change `steps` in the job file, or give the job as a dict")
     if job is None:
         if not begun:
             raise UsageError(f"{out} has no run to go on with", "give a job")
-        _trained(words, out, progress)
+        _trained(words, out, progress, kernel)
         return Run(out)
     words += options(data_root=None if begun else root)
-    _trained([*words, "--", path("job", job)], out, progress)
+    _trained([*words, "--", path("job", job)], out, progress, kernel)
     return Run(out)
 
 
-def _trained(words: list, out: str, progress: Wanted) -> None:
-    exit_code, result, error = called(["train", *words], progress, waits=True)
+def _trained(words: list, out: str, progress: Wanted, kernel: Optional[Kernel]) -> None:
+    exit_code, result, error = called(["train", *words], progress, waits=True, kernel=kernel)
     if error is not None:
         raise of_exit(exit_code, *error)
     if result is None:
@@ -95,7 +102,6 @@ def _trained(words: list, out: str, progress: Wanted) -> None:
     if exit_code != 0:
         help = "lower schedule.peak or set clip_norm in a new job; train(..., stop_on_nan=False) goes on to the same bits"
         raise UndecidedError(str(result.get("why", "training stopped")), help if result.get("not_finite") else None)
-
 
 
 

@@ -370,8 +370,8 @@ fn a_job_that_cannot_be_recorded_is_refused_by_the_key() {
             "commit.scheme: the commitments of a recording hide nothing",
         ),
         (
-            vec![("checkpoint =", "rounding = {}\ncheckpoint =")],
-            "rounding: a recording is of the exact profile",
+            vec![("checkpoint =", "rounding = { threshold = 16777216 }\ncheckpoint =")],
+            "rounding.threshold is 16777216; native kernels need at most",
         ),
         (vec![("\"f32\"", "\"f16\"")], "data.dtype: a recording takes f32, u8, u16 and u32, not f16"),
         (vec![("\"labels.npy\"", "\"labels.safetensors\", labels_tensor = \"y\"")], "two .npy files"),
@@ -436,14 +436,21 @@ fn another_job_and_damaged_files_do_not_go_on() {
 /// A recording may lie for days before somebody goes on. Nothing is signed that `verify` then calls damaged.
 #[test]
 fn a_file_that_was_damaged_meanwhile_is_named_before_anything_is_signed() {
+    damage_is_named(TOKENS, &[]);
+    let logged = edited(TOKENS, &[("checkpoint =", "rounding = {}\ncheckpoint =")]);
+    damage_is_named(&logged, &[names::log(2)]);
+}
+
+/// Damages one file after the other, `more` among them, and leaves it out.
+fn damage_is_named(text: &str, more: &[String]) {
     let folder = tempfile::tempdir().unwrap();
-    let (path, out) = (job(folder.path(), TOKENS), folder.path().join("recorded"));
-    record(&path, &out, &mut Fed::new(TOKENS, 5)).err().unwrap();
-    let resumed = || record(&path, &out, &mut Fed::new(TOKENS, STEPS)).map_err(|error| error.to_string());
+    let (path, out) = (job(folder.path(), text), folder.path().join("recorded"));
+    record(&path, &out, &mut Fed::new(text, 5)).err().unwrap();
+    let resumed = || record(&path, &out, &mut Fed::new(text, STEPS)).map_err(|error| error.to_string());
     // The first damage is found behind the last step. From there on no file changes.
     let [first, trace, last] = [names::checkpoint(0), names::trace(2), names::checkpoint(STEPS)];
-    for name in [first, trace, last, names::GRADIENTS.into(), names::MODEL.into()] {
-        let name = &name;
+    let all = [first, trace, last, names::GRADIENTS.into(), names::MODEL.into()];
+    for name in all.iter().chain(more) {
         let file = out.join(name);
         let bytes = fs::read(&file).unwrap();
         let mut edited = bytes.clone();

@@ -25,6 +25,7 @@ mod initial_states;
 mod jobs;
 mod masked_tokens;
 mod masks;
+mod native_kernels;
 mod network_files;
 mod padding;
 mod paper_preset;

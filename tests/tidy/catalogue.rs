@@ -71,6 +71,7 @@ const KINDS: &[Kind] = &[
     kind("PartyError::Refused", 2, MEND_LINE),
     kind("PartyError", 3, "answer with another engine, or from a whole copy of the run"),
     kind("EngineError::Outside", 3, "free room in the folder, or name one on another disk"),
+    kind("EngineError::Kernel", 3, "mend the kernel, or give another one; the same call resumes"),
     kind("EngineError", 3, OTHER_ENGINE),
     kind("LeafError", 4, ASK_MAKER),
 ];

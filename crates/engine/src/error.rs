@@ -70,6 +70,16 @@ pub enum EngineError {
         /// The right word.
         expected: u32,
     },
+    /// A kernel that this crate does not have failed in a native product ([`super::cpu::kernel`]).
+    #[error("the native kernel {kernel} failed in {operator}: {reason}")]
+    Kernel {
+        /// The kernel's name.
+        kernel: String,
+        /// The operator of the product.
+        operator: String,
+        /// The kernel's reason, or what is missing.
+        reason: String,
+    },
     /// A fault of this crate's code.
     #[error("a fault of tiebreak itself on {device}: {reason}; please report it")]
     Fault {

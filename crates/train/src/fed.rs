@@ -20,7 +20,9 @@ use tiebreak_run::run::arrays::npy_header;
 use tiebreak_run::run::companions::Companions;
 use tiebreak_run::run::create::{NewRun, check_unused, create};
 use tiebreak_run::run::dir::{Run, RunFile};
-use tiebreak_run::run::{JobFiles, RunError, Stored, names, network, read_job, read_program, transcript};
+use tiebreak_run::run::{
+    JobFiles, RunError, Stored, check_thresholds, names, network, read_job, read_program, transcript,
+};
 
 use crate::begin::{Beginning, first_state, reach};
 
@@ -194,7 +196,6 @@ fn check(job: &Job) -> Result<(), String> {
             "data.validation_split: a recording trains on each sample: leave the key out",
         ),
         (job.evaluation.is_some(), "evaluation: a recording makes none: leave the table out"),
-        (job.rounding.is_some(), "rounding: a recording is of the exact profile: leave the table out"),
     ];
     let found = refused.into_iter().find(|(is_so, _)| *is_so);
     found.map_or(Ok(()), |(_, why)| Err(why.into()))
@@ -224,7 +225,9 @@ impl Recording {
         let refused = |why| RunError::Refused(format!("{}: {why}", beginning.job.display()));
         check(&job).map_err(refused)?;
         if beginning.challenge.is_some() || beginning.logged {
-            return Err(refused("a recording takes no challenge and no log of roundings".into()));
+            return Err(refused(
+                "a recording takes no challenge, and its job has [rounding] or is exact".into(),
+            ));
         }
         let place = beginning.out.place();
         if at(names::RECORDING).is_here() {
@@ -354,6 +357,7 @@ fn create_new(
     refused: impl Fn(String) -> RunError,
 ) -> Result<(), RunError> {
     let (program, _) = read_program(files, job)?;
+    check_thresholds(beginning.job, job, &program)?;
     let network = network::of_job(files, job, &program)?;
     let companions = Companions::of_job(job, files)?;
     let at = |number| Stored::new(&beginning.out, beginning.out.place().as_ref(), names::data_file(number));
@@ -383,7 +387,7 @@ fn create_new(
         job_text,
         program: &encode(&program),
         network: network.as_deref(),
-        logged: false,
+        logged: job.rounding.is_some(),
         trees: &[],
         copied: Vec::new(),
         initial: state.as_ref().map(|state| (&table[..], &state[..])),

@@ -76,6 +76,13 @@ fn check_files(run: &Run, records: &[Record]) -> Result<(), RunError> {
     for record in records {
         let Record::Step { step: record, .. } = record else { continue };
         run.gradient_roots(record)?;
+        if record
+            .log
+            .is_some_and(|root| !matches!(run.rounding_log(record.step), Ok(log) if log.root() == root))
+        {
+            let why = format!("it is not the rounding log that the record of step {} commits", record.step);
+            return Err(RunError::invalid(&run.layout.log(record.step), why));
+        }
         if record.trace.is_some() {
             let file = run.at(names::trace(record.step));
             if Some(traces::read(run.program(), file.clone())?.root(run.program())) != record.trace {

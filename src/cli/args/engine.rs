@@ -3,7 +3,7 @@
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 
-use crate::cli::view::report::{Exit, Failure};
+use crate::cli::view::report::{Exit, Failure, callers_kernel};
 use tiebreak_engine::Engine;
 use tiebreak_engine::cpu::Cpu;
 use tiebreak_engine::cpu::native::Native;
@@ -125,6 +125,11 @@ impl EngineArgs {
         Err(Failure::new(Exit::Usage, why).help(help))
     }
 
+    /// True if the command line names native kernels, or the program that called the command has one.
+    pub fn has_native(&self) -> bool {
+        self.native.is_some() || callers_kernel().is_some()
+    }
+
     /// True if tensors lie in the memory of this process.
     pub fn is_on_host(&self) -> bool {
         matches!(self.engine, EngineKind::Cpu | EngineKind::Reference)
@@ -149,7 +154,7 @@ pub fn cores() -> usize {
 
 /// Opens the engine that the arguments name, for what calls no native products.
 pub fn open_exact(args: &EngineArgs) -> Result<Box<dyn Engine>, Failure> {
-    if args.native.is_some() {
+    if args.has_native() {
         let why = "--native is for training in the logged profile; nothing here would call native products";
         return Err(Failure::new(Exit::Usage, why));
     }
@@ -169,7 +174,13 @@ pub fn open(args: &EngineArgs) -> Result<Box<dyn Engine>, Failure> {
         )
     };
     Ok(match (args.engine, kernels) {
-        (EngineKind::Cpu, None) => Box::new(Cpu::new(args.threads)?),
+        (EngineKind::Cpu, None) => {
+            let cpu = Cpu::new(args.threads)?;
+            Box::new(match callers_kernel() {
+                None => cpu,
+                Some(kernel) => cpu.with_kernel(kernel),
+            })
+        }
         (EngineKind::Cpu, Some(Kernels::Cpu(native))) => {
             Box::new(Cpu::new(args.threads)?.with_native(native))
         }

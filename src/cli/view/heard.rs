@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tiebreak_engine::cpu::kernel::Kernel;
+
 /// The most lines that wait for a caller who fetches none.
 const SAID_MAX: usize = 1 << 10;
 
@@ -27,6 +29,7 @@ pub struct Heard {
     amount: Mutex<Option<Amount>>,
     said: Mutex<Vec<String>>,
     result: Mutex<Option<String>>,
+    kernel: Option<Arc<dyn Kernel>>,
 }
 
 thread_local! {
@@ -37,6 +40,11 @@ thread_local! {
 /// The caller of the command that this thread runs; nothing for a command line.
 pub fn caller() -> Option<Arc<Heard>> {
     CALLER.with(|caller| caller.borrow().clone())
+}
+
+/// The kernel of native products that the caller of this thread's command has, if it has one.
+pub fn kernel() -> Option<Arc<dyn Kernel>> {
+    caller().and_then(|caller| caller.kernel.clone())
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -53,6 +61,11 @@ impl Drop for Before {
 }
 
 impl Heard {
+    /// A caller whose kernel computes the native products of the CPU engine in training.
+    pub fn with_kernel(kernel: Option<Arc<dyn Kernel>>) -> Heard {
+        Heard { kernel, ..Heard::default() }
+    }
+
     /// Does work whose output this thread passes to the caller.
     pub(crate) fn during<T>(self: &Arc<Heard>, work: impl FnOnce() -> T) -> T {
         let _before = Before(CALLER.with(|caller| caller.replace(Some(self.clone()))));

@@ -120,6 +120,10 @@ pub fn of_engine(error: &EngineError) -> Option<String> {
         EngineError::Outside(_) => {
             "free room there, or name a folder on another disk; if it gave back other bytes, that disk or this machine's memory is faulty".into()
         }
+        EngineError::Kernel { .. } => {
+            "training goes on behind its last checkpoint: mend the kernel, or give another one, and start the same call again"
+                .into()
+        }
         EngineError::SelfTest { .. } => "`tiebreak adapters --test` shows which engines here are right".into(),
         EngineError::OutOfTime => "raise --max-time, or ask for fewer steps".into(),
         EngineError::DeviceLost { .. } | EngineError::Fault { .. } | EngineError::Stopped(_) => return None,

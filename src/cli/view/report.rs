@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::sync::OnceLock;
 
 use crate::cli::view::escape::Lines;
+pub use crate::cli::view::heard::kernel as callers_kernel;
 use crate::cli::view::{color, escape, heard, help};
 use clap::ColorChoice;
 

@@ -55,6 +55,11 @@ impl GridRule {
         grid.index(if self.bits == 32 { f64::from(f32::from_bits(high)) } else { value })
     }
 
+    /// True if a product may be rounded to the grid (docs/ROUNDING.md, section 2).
+    pub fn is_allowed(self) -> bool {
+        matches!((self.bits, self.floor), (16, 0 | 4..=40) | (26..=30 | 32, 0))
+    }
+
     /// True if the grid is finer than bfloat16: kernels accumulate in binary64, and a product is known in two parts.
     pub fn is_wide(self) -> bool {
         self.bits > 16

@@ -101,7 +101,7 @@ pub(super) fn error<'g>(
     maker: &impl Fn(TensorId) -> Option<&'g Node>,
 ) -> Option<&'static str> {
     let LoggedProduct { a, b, rule, .. } = logged;
-    if !matches!((rule.bits, rule.floor), (16, 0 | 4..=40) | (26..=30 | 32, 0)) {
+    if !rule.is_allowed() {
         return Some("its grid is none of docs/ROUNDING.md");
     }
     if (a.dims[0], a.dims[1], a.dims[3]) != (b.dims[0], b.dims[1], b.dims[3]) {

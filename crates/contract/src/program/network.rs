@@ -16,10 +16,11 @@ use super::models::nodes::{NODE_KINDS, NodeKind, NodeOf, Nodes, Source};
 use super::models::{BatchTensor, Init, Mode, ModelParameter, Network};
 use super::operators::LossRule;
 use super::optimizer::{Decay, Optimizer, Treatment};
-use super::products::{ProductDigits, ProductTable};
+use super::products::{ProductClass, ProductDigits, ProductTable};
 use super::step::{Program, StepSpec};
 use super::validate;
 use crate::arith::DType;
+use crate::arith::rounding_grid::GridRule;
 
 mod evaluated;
 mod passes;
@@ -90,8 +91,17 @@ struct File {
     norm_momentum: Option<f32>,
     optimizer: OptimizerText,
     clip_norm: Option<f32>,
-    #[serde(default = "three")]
-    digits: u8,
+    digits: Option<u8>,
+    /// Without it the products are exact.
+    grid: Option<GridText>,
+}
+
+/// The grid to which each product is rounded.
+#[derive(Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct GridText {
+    bits: u8,
+    floor: u8,
 }
 
 #[derive(Deserialize)]
@@ -167,11 +177,6 @@ enum OptimizerText {
 
 fn one() -> u32 {
     1
-}
-
-/// The digits of [`ProductTable::preset`].
-fn three() -> u8 {
-    3
 }
 
 fn factor_one() -> f32 {
@@ -286,7 +291,15 @@ fn read_text(text: &str, outputs: Option<&[String]>) -> Result<Read> {
 
 impl Read {
     fn products(&self) -> ProductTable {
-        ProductTable::uniform(self.file.digits)
+        let mut table = match (self.file.digits, self.file.grid) {
+            (Some(digits), _) => ProductTable::uniform(digits),
+            (None, None) => ProductTable::preset(),
+            (None, Some(_)) => ProductTable::logged_preset(),
+        };
+        if let Some(GridText { bits, floor }) = self.file.grid {
+            ProductClass::ALL.into_iter().for_each(|class| table.set_logged(class, GridRule { bits, floor }));
+        }
+        table
     }
 
     fn program(&self) -> Result<Program> {
@@ -306,10 +319,11 @@ impl Read {
 
     fn model(self) -> Result<NetworkModel> {
         let products = self.products();
-        let File { digits, loss, micro_batch, .. } = self.file;
+        let File { digits, grid, loss, micro_batch, .. } = self.file;
         let (nodes, ignored) = (self.nodes, loss.ignore);
         let attentions = Err(String::new());
-        let mut model = NetworkModel { nodes, products, digits, ignored, micro_batch, attentions };
+        let grid = grid.map(|GridText { bits, floor }| GridRule { bits, floor });
+        let mut model = NetworkModel { nodes, products, digits, grid, ignored, micro_batch, attentions };
         if let Some(why) = model.error(1) {
             return wrong(why);
         }
@@ -357,8 +371,17 @@ impl File {
         if self.labels.shape.len() != 1 || samples * u64::from(self.labels.shape[0]) > u64::from(u32::MAX) {
             return wrong("labels: the shape has one dimension, and a step has at most 2^32 - 1 labels");
         }
-        if let Some(why) = ProductDigits::uniform(self.digits).error() {
-            return wrong(format!("digits: {why}, is {}", self.digits));
+        if let Some(digits) = self.digits
+            && let Some(why) = ProductDigits::uniform(digits).error()
+        {
+            return wrong(format!("digits: {why}, is {digits}"));
+        }
+        if let Some(GridText { bits, floor }) = self.grid
+            && !(GridRule { bits, floor }).is_allowed()
+        {
+            return wrong(format!(
+                "grid: 16 bits with a floor of 0 or 4 to 40, or 26 to 30 or 32 bits with a floor of 0, is {bits} bits with {floor}"
+            ));
         }
         bounded("loss.smoothing", BELOW_ONE, self.loss.smoothing)?;
         if self.loss.ignore.is_some_and(|label| label >= self.labels.below) {

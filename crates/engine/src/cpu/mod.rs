@@ -1,6 +1,7 @@
 //! The CPU engine: portable Rust on all cores, wider vectors where the machine has them.
 
 mod im2col;
+pub mod kernel;
 mod library;
 mod map;
 mod moved;
@@ -14,6 +15,7 @@ use std::sync::{Arc, Weak};
 
 use super::outside::{Held, Outside};
 use super::{Compiled, Engine, EngineError, Inputs, Observer, QuantisedTensor, Tensor};
+use kernel::{Kernel, Numbers};
 use moved::Lifetimes;
 use native::Native;
 use pool::{Pool, Words};
@@ -72,6 +74,8 @@ pub struct Cpu {
     threads: rayon::ThreadPool,
     pool: Arc<Pool>,
     native: Native,
+    /// The kernel of native products in place of `native`.
+    kernel: Option<Arc<dyn Kernel>>,
     outside: Option<Arc<dyn Outside>>,
 }
 
@@ -93,7 +97,7 @@ impl Cpu {
             let check = "rounding mode and subnormals".into();
             return Err(EngineError::SelfTest { device, check, fingerprint: None });
         }
-        Ok(Cpu { threads, pool: Arc::default(), native: Native::default(), outside: None })
+        Ok(Cpu { threads, pool: Arc::default(), native: Native::default(), kernel: None, outside: None })
     }
 
     /// The engine with another order of summation in native products. No other result changes.
@@ -101,7 +105,12 @@ impl Cpu {
         Cpu { native, ..self }
     }
 
-    fn compute(&self, graph: &Graph, node: &Node, values: &[Option<Tensor>]) -> Storage {
+    /// The engine with somebody else's kernel in native products. No other result changes.
+    pub fn with_kernel(self, kernel: Arc<dyn Kernel>) -> Cpu {
+        Cpu { kernel: Some(kernel), ..self }
+    }
+
+    fn compute(&self, graph: &Graph, node: &Node, values: &[Option<Tensor>]) -> Result<Storage, EngineError> {
         let value =
             |id: TensorId| values[id.0 as usize].as_ref().expect("nodes run in order").storage::<Storage>();
         let words = |id: TensorId| value(id).words();
@@ -110,11 +119,12 @@ impl Cpu {
             let (view, absmaxes) = (strided(words(input.tensor), input), words(*absmaxes).to_vec());
             let digits = u32::from(*digits);
             let memory = bytemuck::cast_vec(self.pool.memory(product::memory_of(view.shape(), digits)));
-            return self.quantised(product::quantise_into(memory, view, absmaxes, digits, *block as usize));
+            let operand = product::quantise_into(memory, view, absmaxes, digits, *block as usize);
+            return Ok(self.quantised(operand));
         }
         if let Primitive::DigitPatches { input, patches } = &node.primitive {
             let memory = |len| bytemuck::cast_vec(self.pool.memory(len));
-            return self.quantised(value(*input).operand().patches(*patches, memory));
+            return Ok(self.quantised(value(*input).operand().patches(*patches, memory)));
         }
         let mut output = self.pool.take(ty.len());
         let out = &mut output[..];
@@ -151,8 +161,7 @@ impl Cpu {
                 product::product_part(*part, &a, &b, out)
             }
             Primitive::Native { a, b } => {
-                let views = [a, b].map(|view| strided(words(view.tensor), view));
-                native::product(self.native, &views[0], &views[1], out);
+                self.native(node, [a, b].map(|view| (words(view.tensor), view)), out)?;
             }
             Primitive::Gather { table, indices, stride_index, stride_row, stride_column, .. } => {
                 let strides = [*stride_index, *stride_row, *stride_column];
@@ -166,7 +175,17 @@ impl Cpu {
             }
             Primitive::Quantise { .. } | Primitive::DigitPatches { .. } => unreachable!("handled above"),
         }
-        Storage::Words(output)
+        Ok(Storage::Words(output))
+    }
+
+    /// A native product of two views.
+    fn native(&self, node: &Node, sides: [(&[u32], &View); 2], out: &mut [u32]) -> Result<(), EngineError> {
+        let [a, b] = sides.map(|(words, view)| strided(words, view));
+        let Some(kernel) = &self.kernel else {
+            native::product(self.native, &a, &b, out);
+            return Ok(());
+        };
+        kernel::product(&**kernel, &node.operator, sides.map(|(words, view)| numbers(words, view)), out)
     }
 
     fn quantised(&self, operand: Operand) -> Storage {
@@ -258,6 +277,16 @@ fn strided<'a>(words: &'a [u32], view: &View) -> StridedView<'a> {
     StridedView::new(words, view.offset as usize, [axis(0), axis(1)], axis(2), axis(3))
 }
 
+/// A product operand's numbers for a kernel. The view was checked by [`strided`].
+fn numbers<'a>(words: &'a [u32], view: &View) -> Numbers<'a> {
+    Numbers {
+        words: bytemuck::cast_slice(words),
+        offset: view.offset as usize,
+        dims: view.dims.map(|dim| dim as usize),
+        strides: view.strides.map(|stride| stride as usize),
+    }
+}
+
 struct Values<'a>(&'a [Option<Tensor>]);
 
 impl Inputs for Values<'_> {
@@ -303,9 +332,13 @@ fn show(storage: &Storage, visit: &mut dyn FnMut(&[u8])) {
 
 impl Engine for Cpu {
     fn describe(&self) -> String {
-        match self.threads.current_num_threads() {
-            1 => "cpu (1 thread)".into(),
-            threads => format!("cpu ({threads} threads)"),
+        let threads = match self.threads.current_num_threads() {
+            1 => "1 thread".into(),
+            threads => format!("{threads} threads"),
+        };
+        match &self.kernel {
+            None => format!("cpu ({threads})"),
+            Some(kernel) => format!("cpu ({threads}, native products by {})", kernel.name()),
         }
     }
 
@@ -322,7 +355,10 @@ impl Engine for Cpu {
     }
 
     fn binary64_roundings(&self, k: usize) -> Option<usize> {
-        Some(self.native.binary64_roundings(k))
+        match &self.kernel {
+            None => Some(self.native.binary64_roundings(k)),
+            Some(kernel) => kernel.binary64_roundings(k),
+        }
     }
 
     fn is_on_host(&self) -> bool {
@@ -383,7 +419,7 @@ impl Engine for Cpu {
         self.threads.install(|| {
             for (index, node) in graph.nodes.iter().enumerate() {
                 self.move_in(node, &mut values)?;
-                let output = self.compute(graph, node, &values);
+                let output = self.compute(graph, node, &values)?;
                 let seen = observer.as_deref_mut().filter(|observer| observer.want(index, node).is_any());
                 let replaced = match seen {
                     None => None,

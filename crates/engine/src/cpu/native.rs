@@ -108,9 +108,14 @@ impl Real for f64 {
         self + other
     }
     fn parts(self) -> [u32; 2] {
-        let high = self as f32;
-        [high.to_bits(), ((self - f64::from(high)) as f32).to_bits()]
+        parts_of(self)
     }
+}
+
+/// The nearest binary32 and the rest, rounded to binary32.
+pub(super) fn parts_of(sum: f64) -> [u32; 2] {
+    let high = sum as f32;
+    [high.to_bits(), ((sum - f64::from(high)) as f32).to_bits()]
 }
 
 /// The product of `a` [batch, M, K] and `b` [batch, N, K]: [batch, M, N] in binary32. If `out` is twice as long, the product is

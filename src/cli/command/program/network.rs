@@ -58,7 +58,8 @@ The file is one object of JSON, which begins with `{`, of at most 2^24 bytes:
 | `norm_momentum` | the part by which a step moves running averages; a network with a `batch_norm` needs it, and no other may have it | |
 | `optimizer` | `kind` `adamw` with `beta1`, `beta2` and `epsilon`, or `sgd` with `momentum`; `decay`: `decoupled` or `coupled` (`decoupled`) | required |
 | `clip_norm` | the greatest norm of a step's gradient | no clipping |
-| `digits` | digits of both operands of each product, 1 to 4 | 3 |
+| `digits` | digits of both operands of each product, 1 to 4 | 3; with a `grid` those of a logged job without `[digits]` |
+| `grid` | the grid to which each product is rounded ([ROUNDING.md](ROUNDING.md), section 2): `bits`, and `floor`, 0 above 16 bits | exact products |
 
 Rules:
 
@@ -66,7 +67,8 @@ Rules:
 2. The last node makes the logits [N, V]. The labels are [N], and their `below` is at most V.
 3. The last node depends on all other nodes, on all parameters and on the inputs.
 4. A node gives each attribute of its operator, and no other.
-5. Each product has the same digits, one scale group for all of K, and no rounding log.
+5. Each product has one scale group for all of K. With a `grid` each is a logged product, and a job of the program has a
+   table `[rounding]` with this grid.
 6. Dropouts with `p` above 0 are numbered from 0 in the order of the nodes, those of attentions among them. A `p` of 0
    is no operator.
 7. A `batch_norm` has the buffers `NODE.running_mean` and `NODE.running_var`.

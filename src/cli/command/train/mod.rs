@@ -514,7 +514,7 @@ fn check<'a>(
     args.engine.check()?;
     args.around.check(&args.engine, job)?;
     check_hiding(args, role, job)?;
-    if args.engine.native.is_some() && job.rounding.is_none() && args.profile != Some(Profile::Logged) {
+    if args.engine.has_native() && job.rounding.is_none() && args.profile != Some(Profile::Logged) {
         let why = "--native is for the logged profile, and the job is of the exact one, whose products have one result";
         let help = "add --profile logged, or leave --native out";
         return Err(Failure::new(Exit::Usage, why).help(help));

@@ -13,7 +13,7 @@ use super::stopped::Asked;
 use crate::cli::args::around::Ways;
 #[cfg(feature = "gpu")]
 use crate::cli::args::device_memory;
-use crate::cli::args::engine::{EngineArgs, open_exact};
+use crate::cli::args::engine::{EngineArgs, open, open_exact};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::place::job_files;
@@ -48,7 +48,6 @@ pub fn run(printer: Printer, words: &[OsString], feed: &mut dyn Feed) -> Command
     let wrong = |error: clap::Error| Failure::new(Exit::Usage, one_line(error.to_string().trim()));
     let (args, start) = (Args::try_parse_from(words).map_err(wrong)?, Instant::now());
     let private = args.key.as_deref().map(key::read_private).transpose()?;
-    let mut engine = open_exact(&args.engine)?;
     let beginning = Beginning {
         job: &args.job,
         data_root: None,
@@ -60,6 +59,10 @@ pub fn run(printer: Printer, words: &[OsString], feed: &mut dyn Feed) -> Command
     };
     let recording = Recording::reaching(&beginning, &job_files(&args.job, &args.data_root)?)?;
     let run = recording.run();
+    let mut engine = match run.job().rounding {
+        Some(_) => open(&args.engine)?,
+        None => open_exact(&args.engine)?,
+    };
     args.limits.check(
         "training",
         host_memory(run, &args.engine, Ways { recomputes: false, outside: None, holds: false }, None),

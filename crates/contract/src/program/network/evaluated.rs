@@ -1,6 +1,7 @@
 //! The model of a network file as evaluations, predictions and answers use it. Contract: `docs/NETWORKS.md`, Evaluation, and
 //! `docs/INFERENCE.md`, Network files.
 
+use crate::arith::rounding_grid::GridRule;
 use crate::program::evaluation::evaluation_graph;
 use crate::program::models::nodes::Nodes;
 use crate::program::models::{Mode, Network};
@@ -8,12 +9,16 @@ use crate::program::operators::LossRule;
 use crate::program::products::ProductTable;
 use crate::program::validate;
 
+/// The digits of [`ProductTable::preset`].
+const DIGITS: u8 = 3;
+
 /// The model of a network file, in evaluation mode.
 pub struct NetworkModel {
     pub(in crate::program) nodes: Nodes,
     /// Digits of the products.
     pub products: ProductTable,
-    pub(super) digits: u8,
+    pub(super) digits: Option<u8>,
+    pub(super) grid: Option<GridRule>,
     /// The label that the loss ignores, if there is one.
     pub ignored: Option<u32>,
     /// Samples of a micro-batch.
@@ -46,7 +51,14 @@ impl NetworkModel {
     /// Receipts of predictions.
     pub fn settings(&self) -> Vec<(String, String)> {
         let mut settings = self.nodes.settings();
-        settings.push(("network.digits".into(), self.digits.to_string()));
+        let digits = match (self.digits, self.grid) {
+            (None, Some(_)) => "logged".to_string(),
+            (digits, _) => digits.unwrap_or(DIGITS).to_string(),
+        };
+        settings.push(("network.digits".into(), digits));
+        if let Some(GridRule { bits, floor }) = self.grid {
+            settings.push(("network.grid".into(), format!("{bits} {floor}")));
+        }
         settings.sort_unstable();
         settings
     }

@@ -294,6 +294,7 @@ fn settings_are_what_acts_in_an_evaluation() {
         (&mlp, "\"micro_batches\":3", "\"micro_batches\":2", true),
         (&resnet, "\"norm_momentum\":0.1", "\"norm_momentum\":0.2", true),
         (&mlp, "\"micro_batch\":2", "\"digits\":2,\"micro_batch\":2", false),
+        (&mlp, "\"micro_batch\":2", "\"grid\":{\"bits\":32,\"floor\":0},\"micro_batch\":2", false),
         (&resnet, "\"stride\":2", "\"stride\":1", false),
         (&encoder, "\"heads\":2,\"ignore\":0", "\"heads\":1,\"ignore\":0", false),
         (&encoder, "\"heads\":2,\"ignore\":0", "\"heads\":2,\"ignore\":1", false),

@@ -50,6 +50,18 @@ fn networks_of_built_in_models_give_their_programs() {
     let two = format!("{{\"digits\": 2, {}", MLP.trim_start_matches('{'));
     let due = Program::new(StepSpec { products: ProductTable::uniform(2), ..built_in_spec(MLP_TABLE) });
     assert!(compile(&two).unwrap() == due);
+    for (bits, floor, more, mut products) in [
+        (16, 14, "", ProductTable::logged_preset()),
+        (32, 0, "", ProductTable::logged_preset()),
+        (16, 0, "\"digits\": 4, ", ProductTable::uniform(4)),
+    ] {
+        ProductClass::ALL.into_iter().for_each(|class| products.set_logged(class, GridRule { bits, floor }));
+        let grid = format!("\"grid\": {{\"bits\": {bits}, \"floor\": {floor}}}");
+        let text = format!("{{{grid}, {more}{}", RESNET.trim_start_matches('{'));
+        assert!(
+            compile(&text).unwrap() == Program::new(StepSpec { products, ..built_in_spec(RESNET_TABLE) })
+        );
+    }
     // The two tables of a GPT are read by one operator there, and by two nodes here.
     let table = "kind = 'gpt'\nvocabulary = 19\ncontext = 5\nlayers = 2\nheads = 2\nwidth = 8\ndropout = 0.1";
     let (program, due) = (compile(GPT).unwrap(), built_in(table));
@@ -89,6 +101,18 @@ fn wrong_networks_are_refused_by_name() {
         (&mlp, "\"micro_batch\":2", "\"micro_batch\":0", "micro_batch: a step has 1 to 2^24 samples"),
         (&mlp, "\"micro_batches\":3", "\"micro_batches\":65537", "micro_batch: a step has"),
         (&mlp, "\"micro_batch\":2", "\"micro_batch\":3", "inputs: the first dimension must be a multiple"),
+        (
+            &mlp,
+            "\"micro_batch\":2",
+            "\"grid\":{\"bits\":31,\"floor\":0},\"micro_batch\":2",
+            "is 31 bits with 0",
+        ),
+        (
+            &mlp,
+            "\"micro_batch\":2",
+            "\"grid\":{\"bits\":32,\"floor\":14},\"micro_batch\":2",
+            "is 32 bits with 14",
+        ),
         (&mlp, "\"micro_batch\":2", "\"digits\":5,\"micro_batch\":2", "digits: digits must be 1 to 4, is 5"),
         (&mlp, "\"below\":256", "\"below\":0", "below: must be above 0"),
         (&mlp, "\"clip_norm\":1.0", "\"clip_norm\":0", "clip_norm: must be a finite number above 0, is 0"),
