@@ -2,21 +2,26 @@
 //! all of it is escaped ([`escape`]).
 
 use std::io::{self, IsTerminal, Write};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use crate::cli::view::escape::Lines;
-pub use crate::cli::view::heard::kernel as callers_kernel;
 use crate::cli::view::{color, escape, heard, help};
 use clap::ColorChoice;
 
 use tiebreak_audit::AuditError;
 use tiebreak_engine::EngineError;
+use tiebreak_engine::cpu::kernel::Kernel;
 use tiebreak_game::party::PartyError;
 use tiebreak_record::commit::Malformed;
 use tiebreak_run::run::RunError;
 use tiebreak_run::step::StepError;
 use tiebreak_train::TrainError;
 use tiebreak_train::ranks::RankError;
+
+/// The kernel of native products that the program has which called this command, if it has one.
+pub fn callers_kernel() -> Option<Arc<dyn Kernel>> {
+    heard::kernel()
+}
 
 /// The end of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
