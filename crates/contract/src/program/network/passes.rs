@@ -30,9 +30,16 @@ pub struct Asked<'a> {
 /// If the text is no network file, what is asked is no part of it, a row would depend on other samples, or a tensor is too large.
 #[doc(hidden)] // for the layers above
 pub fn pass(text: &str, asked: &Asked) -> Result<(Graph, u32)> {
-    let Read { file, mut nodes, .. } = read_text(text, Some(asked.outputs))?;
+    let read = read_text(text, Some(asked.outputs))?;
+    if read.file.grid.is_some() {
+        return Err(NetworkError(
+            "grid: a pass has exact products, so its network file names digits alone".into(),
+        ));
+    }
+    let products = read.products();
+    let Read { file, mut nodes, .. } = read;
     nodes.activations = asked.activations.iter().map(|name| file.parameter(name)).collect::<Result<_>>()?;
-    let mut b = Builder::new(super::ProductTable::uniform(file.digits));
+    let mut b = Builder::new(products);
     let parameters: Vec<TensorId> = (file.parameters.iter())
         .map(|parameter| b.input(port::parameter(&parameter.name), DType::F32, &parameter.shape))
         .collect();
