@@ -179,6 +179,16 @@ fn one() -> u32 {
     1
 }
 
+/// The digits of a logged job. The last layer of a network is of the class `linear`, so the loss's gradient is an operand of that
+/// class, and has four.
+fn logged_digits() -> ProductTable {
+    let mut table = ProductTable::logged_preset();
+    for class in [ProductClass::LinearDx, ProductClass::LinearDw] {
+        table.set(class, ProductDigits { digits_a: 4, digits_b: 3, block: 0 });
+    }
+    table
+}
+
 fn factor_one() -> f32 {
     1.0
 }
@@ -294,7 +304,7 @@ impl Read {
         let mut table = match (self.file.digits, self.file.grid) {
             (Some(digits), _) => ProductTable::uniform(digits),
             (None, None) => ProductTable::preset(),
-            (None, Some(_)) => ProductTable::logged_preset(),
+            (None, Some(_)) => logged_digits(),
         };
         if let Some(GridText { bits, floor }) = self.file.grid {
             ProductClass::ALL.into_iter().for_each(|class| table.set_logged(class, GridRule { bits, floor }));

@@ -58,7 +58,7 @@ The file is one object of JSON, which begins with `{`, of at most 2^24 bytes:
 | `norm_momentum` | the part by which a step moves running averages; a network with a `batch_norm` needs it, and no other may have it | |
 | `optimizer` | `kind` `adamw` with `beta1`, `beta2` and `epsilon`, or `sgd` with `momentum`; `decay`: `decoupled` or `coupled` (`decoupled`) | required |
 | `clip_norm` | the greatest norm of a step's gradient | no clipping |
-| `digits` | digits of both operands of each product, 1 to 4 | 3; with a `grid` those of a logged job without `[digits]` |
+| `digits` | digits of both operands of each product, 1 to 4 | 3; with a `grid` those of a logged job without `[digits]`, but 4 of the left operand of `linear_dx` and `linear_dw`, since the last layer is of the class `linear` |
 | `grid` | the grid to which each product is rounded ([ROUNDING.md](ROUNDING.md), section 2): `bits`, and `floor`, 0 above 16 bits | exact products |
 
 Rules:

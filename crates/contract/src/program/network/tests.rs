@@ -51,16 +51,21 @@ fn networks_of_built_in_models_give_their_programs() {
     let due = Program::new(StepSpec { products: ProductTable::uniform(2), ..built_in_spec(MLP_TABLE) });
     assert!(compile(&two).unwrap() == due);
     for (bits, floor, more, mut products) in [
-        (16, 14, "", ProductTable::logged_preset()),
-        (32, 0, "", ProductTable::logged_preset()),
+        (16, 14, "", logged_digits()),
+        (32, 0, "", logged_digits()),
         (16, 0, "\"digits\": 4, ", ProductTable::uniform(4)),
     ] {
         ProductClass::ALL.into_iter().for_each(|class| products.set_logged(class, GridRule { bits, floor }));
         let grid = format!("\"grid\": {{\"bits\": {bits}, \"floor\": {floor}}}");
-        let text = format!("{{{grid}, {more}{}", RESNET.trim_start_matches('{'));
-        assert!(
-            compile(&text).unwrap() == Program::new(StepSpec { products, ..built_in_spec(RESNET_TABLE) })
-        );
+        for (network, table) in [(MLP, MLP_TABLE), (RESNET, RESNET_TABLE)] {
+            let text = format!("{{{grid}, {more}{}", network.trim_start_matches('{'));
+            let due = Program::new(StepSpec { products: products.clone(), ..built_in_spec(table) });
+            // The last layer is of the class `head` there, and of `linear` here.
+            let (own, due) = (compile(&text).unwrap().micro, due.micro);
+            assert!(unnamed(&own).nodes == unnamed(&due).nodes, "{table} with {bits} bits");
+            let rules = |graph: &Graph| graph.logged.iter().map(|l| (l.rule, l.output)).collect::<Vec<_>>();
+            assert!(!own.logged.is_empty() && rules(&own) == rules(&due));
+        }
     }
     // The two tables of a GPT are read by one operator there, and by two nodes here.
     let table = "kind = 'gpt'\nvocabulary = 19\ncontext = 5\nlayers = 2\nheads = 2\nwidth = 8\ndropout = 0.1";
@@ -105,13 +110,13 @@ fn wrong_networks_are_refused_by_name() {
             &mlp,
             "\"micro_batch\":2",
             "\"grid\":{\"bits\":31,\"floor\":0},\"micro_batch\":2",
-            "is 31 bits with 0",
+            "grid: 16 bits with a floor of 0 or 4 to 40, or 26 to 30 or 32 bits with a floor of 0, is 31 bits with 0",
         ),
         (
             &mlp,
             "\"micro_batch\":2",
             "\"grid\":{\"bits\":32,\"floor\":14},\"micro_batch\":2",
-            "is 32 bits with 14",
+            "grid: 16 bits with a floor of 0 or 4 to 40, or 26 to 30 or 32 bits with a floor of 0, is 32 bits with 14",
         ),
         (&mlp, "\"micro_batch\":2", "\"digits\":5,\"micro_batch\":2", "digits: digits must be 1 to 4, is 5"),
         (&mlp, "\"below\":256", "\"below\":0", "below: must be above 0"),
