@@ -68,33 +68,41 @@ class Graph:
         self._options: Optional[Options] = None
         self._roles: Optional[List[Role]] = None
         self._modules: "OrderedDict[Any, Module]" = OrderedDict()
-        self._falls_back = False
+        # What PyTorch computes: the keys of calls, and None for calls that have no key.
+        self._fallen: "set[Any]" = set()
 
     def __call__(self, *given: Any) -> Any:
-        if self._falls_back:
-            return self._graph(*given)
         if self._options is None:
             self._options = read_options(self._given)
+        key = None
         try:
             with LOCK:
-                module = self._module_of(given)
+                key, paddings = self._key_of(given)
+                module = None if key in self._fallen else self._module_of(key, paddings, given)
         except CaptureError as error:
             if not self._options.fallback:
                 raise
-            self._falls_back = True
+            if key in self._fallen:
+                return self._graph(*given)
             listed = "\n".join(f"- {line}" for line in error.refused)
             warnings.warn(f"PyTorch computes a graph in place of tiebreak, and its bits depend on the machine:\n{listed}", RunWarning, stacklevel=2)
+            # After the warning, which may be an error of the caller's choice.
+            self._fallen.add(key)
             return self._graph(*given)
-        return module(given)
+        return self._graph(*given) if module is None else module(given)
 
-    def _module_of(self, given: Sequence[Any]) -> Module:
-        """The matched graph for inputs of these sizes."""
+    def _key_of(self, given: Sequence[Any]) -> Any:
+        """The key of the matched graph for inputs of these sizes and constants, and the token ids of padding."""
         if self._roles is None:
             self._roles = _roles(self._graph, given)
         _check(self._roles, given)
         tokens = next((given[number] for number, role in enumerate(self._roles) if role.kind == "tokens"), None)
         paddings: Dict[int, int] = {}
         key = tuple(_key(number, role, value, tokens, paddings) for number, (role, value) in enumerate(zip(self._roles, given)))
+        return key, paddings
+
+    def _module_of(self, key: Any, paddings: Dict[int, int], given: Sequence[Any]) -> Module:
+        """The matched graph for inputs of these sizes."""
         module = self._modules.get(key)
         if module is None:
             module = traced(self._graph, self._roles, given, paddings, self._options)

@@ -178,16 +178,12 @@ fn a_job_has_data_at_an_address() {
         }
     }
     // Evaluation files and programs are files here, and so is the job.
-    for (change, key) in [("[evaluation]\nevery = 2\nfiles = [NAME]", "evaluation.files")] {
-        let text = fs::read_to_string(world.at("job.toml")).unwrap()
-            + &change.replace("NAME", &format!("{address:?}"));
-        fs::write(world.at("other.toml"), text).unwrap();
-        let (code, said) = world.train(&world.at("other.toml"), &world.at("other"), &[&root]);
-        assert!(
-            code == 2 && said.contains(key) && said.contains("from a folder alone: copy it here"),
-            "{code}: {said}"
-        );
-    }
+    let text = fs::read_to_string(world.at("job.toml")).unwrap()
+        + &format!("[evaluation]\nevery = 2\nfiles = [{address:?}]");
+    fs::write(world.at("other.toml"), text).unwrap();
+    let (code, said) = world.train(&world.at("other.toml"), &world.at("other"), &[&root]);
+    let here_alone = "from a folder alone: copy it here";
+    assert!(code == 2 && said.contains("evaluation.files") && said.contains(here_alone), "{code}: {said}");
     let (code, said) = world.train(&world.url("job.toml"), &world.at("other"), &[]);
     assert!(code == 2 && said.contains("a job is a file here"), "{code}: {said}");
 }

@@ -121,7 +121,7 @@ pub fn of_engine(error: &EngineError) -> Option<String> {
             "free room there, or name a folder on another disk; if it gave back other bytes, that disk or this machine's memory is faulty".into()
         }
         EngineError::Kernel { .. } => {
-            "training goes on behind its last checkpoint: mend the kernel, or give another one, and start the same call again"
+            "training goes on behind its last checkpoint: mend the kernel, and start the same call again with it"
                 .into()
         }
         EngineError::SelfTest { .. } => "`tiebreak adapters --test` shows which engines here are right".into(),

@@ -106,6 +106,7 @@ impl Cpu {
     }
 
     /// The engine with somebody else's kernel in native products. No other result changes.
+    #[doc(hidden)] // for the layers above
     pub fn with_kernel(self, kernel: Arc<dyn Kernel>) -> Cpu {
         Cpu { kernel: Some(kernel), ..self }
     }

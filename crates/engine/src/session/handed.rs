@@ -9,6 +9,7 @@ use tiebreak_contract::program::graph::{Graph, Node, TensorId};
 /// Takes the canonical bytes of a finished tensor: the number of its sum, and its place in [`Program::gradients`].
 ///
 /// [`Program::gradients`]: tiebreak_contract::program::step::Program::gradients
+#[doc(hidden)] // for the layers above
 pub type Give<'a> = dyn FnMut(usize, usize, &[u8]) -> Result<(), EngineError> + Send + 'a;
 
 /// A sum to hand out: its number, and whoever takes it.

@@ -123,6 +123,10 @@ impl JobFiles {
             return Ok(self.path(key, name)?.as_path().into());
         }
         let (folder, file) = folder_and_name(name)?;
+        if matches!(file, "." | "..") {
+            let why = "is an address of a folder, and a file is due";
+            return Err(RunError::Refused(format!("{}: {key}: {name:?} {why}", self.job.display())));
+        }
         let store = (self.openers_for(key, name, folder)?.files)(folder)?;
         Ok(Stored::new(&store, Path::new(folder), file))
     }
@@ -236,6 +240,8 @@ mod tests {
             "http://host/file",
             "http://host/a",
             "http://host/a/",
+            "http://host/a/..",
+            "http://host/a/.",
             "http://host/ab/file",
             "http://host/a/../file",
             "http://host/a/./b/file",

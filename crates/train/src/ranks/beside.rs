@@ -63,10 +63,19 @@ impl Hosts {
 /// A finished tensor: the number of its sum, its place in the gradient, its bytes.
 type Finished = (usize, usize, Vec<u8>);
 
+/// What the computing thread tells.
+enum Told {
+    Tensor(Finished),
+    /// A micro-batch is computed.
+    MicroBatch,
+}
+
 /// The finished tensors of this rank's sums.
 struct Handed {
-    coming: Receiver<Finished>,
+    coming: Receiver<Told>,
     here: HashMap<(usize, usize), Vec<u8>>,
+    /// The micro-batches that the rank has computed.
+    computed: usize,
 }
 
 impl Handed {
@@ -76,11 +85,25 @@ impl Handed {
             if let Some(bytes) = self.here.remove(&(sum, tensor)) {
                 return Ok(bytes);
             }
-            let Ok((sum, tensor, bytes)) = self.coming.recv() else {
-                return Err(EngineError::Stopped("this rank computes no further gradients".into()));
-            };
-            self.here.insert((sum, tensor), bytes);
+            self.hear()?;
         }
+    }
+
+    /// Waits until the rank has computed so many micro-batches.
+    fn wait_for(&mut self, micro_batches: usize) -> Result<(), EngineError> {
+        while self.computed < micro_batches {
+            self.hear()?;
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self) -> Result<(), EngineError> {
+        match self.coming.recv() {
+            Ok(Told::Tensor((sum, tensor, bytes))) => drop(self.here.insert((sum, tensor), bytes)),
+            Ok(Told::MicroBatch) => self.computed += 1,
+            Err(_) => return Err(EngineError::Stopped("this rank computes no further gradients".into())),
+        }
+        Ok(())
     }
 }
 
@@ -113,6 +136,10 @@ impl Exchange<'_> {
         let mut added = None;
         for (number, round) in plan.rounds().iter().enumerate() {
             let is_last = number + 1 == plan.rounds().len();
+            // A rank with nothing to send would wait for the others from the step's begin, and give up one that only computes.
+            if round[rank].is_none() {
+                self.handed.wait_for(plan.computed_before(number, rank as u32))?;
+            }
             for bucket in 0..plan.buckets().len() {
                 let shards = match round[rank] {
                     None => Vec::new(),
@@ -237,7 +264,7 @@ pub(super) fn sum(
     plan: &ShardPlan,
     hosts: &mut Hosts,
     hashing: bool,
-    compute: impl FnOnce(&[Operation], &mut Give) -> Result<(), TrainError>,
+    compute: impl FnOnce(&[Operation], &mut Give, &dyn Fn()) -> Result<(), TrainError>,
 ) -> Result<(Vec<u8>, Vec<Hash>), TrainError> {
     let Hosts { engine, adders, operations, left, whole, overlaps } = hosts;
     let (sender, coming) = channel();
@@ -248,28 +275,31 @@ pub(super) fn sum(
     };
     let places = plan.gradients().iter().map(begin).collect();
     let trees = adders.iter().map(|adder| Tree::new(adder, plan, hashing)).collect();
-    let handed = Handed { coming, here: HashMap::new() };
+    let handed = Handed { coming, here: HashMap::new(), computed: 0 };
+    let marks = sender.clone();
+    // An exchange that has ended hears no more, and says so when a tensor comes.
+    let mark = move || drop(marks.send(Told::MicroBatch));
     let sum = vec![0; end];
     let exchange = Exchange { collective, plan, engine, handed, left: *left, whole, trees, sum, places };
     // True if the exchange has ended while tensors came: then its own error says why.
     let refused = AtomicBool::new(false);
     let is_refused = &refused;
     let mut give = move |sum: usize, tensor: usize, bytes: &[u8]| {
-        sender.send((sum, tensor, bytes.to_vec())).map_err(|_| {
+        sender.send(Told::Tensor((sum, tensor, bytes.to_vec()))).map_err(|_| {
             is_refused.store(true, Relaxed);
             EngineError::Stopped("this rank exchanges no further gradients".into())
         })
     };
     if !*overlaps {
-        compute(operations, &mut give)?;
-        drop(give);
+        compute(operations, &mut give, &mark)?;
+        drop((give, mark));
         return exchange.run();
     }
     std::thread::scope(|scope| {
         let exchanging = scope.spawn(move || exchange.run());
-        let computed = compute(operations, &mut give);
+        let computed = compute(operations, &mut give, &mark);
         // No further tensor comes, so an exchange that waits for one ends.
-        drop(give);
+        drop((give, mark));
         let exchanged = exchanging.join().expect("an exchange does not panic");
         match computed {
             Err(error) if !refused.load(Relaxed) => Err(error),

@@ -50,6 +50,8 @@ pub struct ShardPlan {
     partials: Vec<usize>,
     /// For each round, each rank's partial sum that is exchanged in it.
     rounds: Vec<Vec<Option<usize>>>,
+    /// For each round, the micro-batches that its ranks compute after it.
+    left: Vec<usize>,
     gradients: Vec<StateTensor>,
     /// The tensors of each bucket.
     buckets: Vec<Vec<usize>>,
@@ -128,6 +130,7 @@ impl ShardPlan {
             shared: Vec::new(),
             partials: vec![0; ranks as usize],
             rounds: Vec::new(),
+            left: Vec::new(),
             gradients: program.gradients(),
             buckets: buckets(&program.micro, bucket_bytes),
             shards: Vec::new(),
@@ -157,6 +160,7 @@ impl ShardPlan {
                 round[rank as usize] = Some(partial);
             }
         }
+        self.left = rounds.keys().map(|Reverse(left)| *left).collect();
         self.rounds = rounds.into_values().collect();
     }
 
@@ -285,6 +289,11 @@ impl ShardPlan {
     /// The exchanges of partial sums: for each, the partial sum of each rank that has one. In the last one every rank has its last.
     pub fn rounds(&self) -> &[Vec<Option<usize>>] {
         &self.rounds
+    }
+
+    /// The micro-batches that a rank has computed when it begins a round: a rank without a partial sum there is as far as the others.
+    pub(super) fn computed_before(&self, round: usize, rank: u32) -> usize {
+        self.micro_batches(rank).len().saturating_sub(self.left[round])
     }
 
     /// The place of a rank's partial sum among those of all ranks, in the order in which [`Shared::Take`] takes them.

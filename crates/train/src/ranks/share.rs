@@ -332,10 +332,17 @@ fn summed(
     };
     let (total, tiles) = match reducer {
         Reducer::Hosts(hosts) => {
-            let compute = |operations: &[Operation], give: &mut Give| -> Result<(), TrainError> {
-                session.hand_out_sums(scalars, operations, batches, tracer, micro_root, give)?;
-                Ok(check_other(session)?)
-            };
+            let compute =
+                |operations: &[Operation], give: &mut Give, mark: &dyn Fn()| -> Result<(), TrainError> {
+                    let mut micro_root = micro_root;
+                    let marked = |session: &mut Session, index: u32, gradients: &Gradients| {
+                        micro_root(session, index, gradients)?;
+                        mark();
+                        Ok(())
+                    };
+                    session.hand_out_sums(scalars, operations, batches, tracer, marked, give)?;
+                    Ok(check_other(session)?)
+                };
             let (bytes, tiles) = beside::sum(collective, plan, hosts, hashing, compute)?;
             (session.upload_gradients(&bytes)?, tiles)
         }

@@ -508,6 +508,7 @@ fn check<'a>(
     begun: Option<&Run>,
     agent: &'a AgentArgs,
 ) -> Result<Option<(&'a Path, ShardMap)>, Failure> {
+    bucket_bytes().map_err(TrainError::from)?;
     if let Some(run) = begun {
         check_resumed(args, run)?;
     }

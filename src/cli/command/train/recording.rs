@@ -20,7 +20,7 @@ use crate::cli::args::place::job_files;
 use crate::cli::args::random::random;
 use crate::cli::view::escape::one_line;
 use crate::cli::view::report::{CommandResult, Exit, Failure, Printer};
-use tiebreak_run::run::Folder;
+use tiebreak_run::run::{Folder, read_job};
 use tiebreak_train::fed::{Feed, Recording};
 use tiebreak_train::{Beginning, TrainError, record};
 
@@ -48,6 +48,11 @@ pub fn run(printer: Printer, words: &[OsString], feed: &mut dyn Feed) -> Command
     let wrong = |error: clap::Error| Failure::new(Exit::Usage, one_line(error.to_string().trim()));
     let (args, start) = (Args::try_parse_from(words).map_err(wrong)?, Instant::now());
     let private = args.key.as_deref().map(key::read_private).transpose()?;
+    // Nothing is begun that no engine here computes.
+    let mut engine = match read_job(&args.job)?.1.rounding {
+        Some(_) => open(&args.engine)?,
+        None => open_exact(&args.engine)?,
+    };
     let beginning = Beginning {
         job: &args.job,
         data_root: None,
@@ -59,10 +64,6 @@ pub fn run(printer: Printer, words: &[OsString], feed: &mut dyn Feed) -> Command
     };
     let recording = Recording::reaching(&beginning, &job_files(&args.job, &args.data_root)?)?;
     let run = recording.run();
-    let mut engine = match run.job().rounding {
-        Some(_) => open(&args.engine)?,
-        None => open_exact(&args.engine)?,
-    };
     args.limits.check(
         "training",
         host_memory(run, &args.engine, Ways { recomputes: false, outside: None, holds: false }, None),

@@ -62,9 +62,10 @@ vectorised! {
         let (of_row, rest) = row.as_chunks::<LANES>();
         let mut rows = rows.chunks(stride.max(1));
         for sums in sums.chunks_mut(TOGETHER) {
-            // The row itself stands for rows behind the last one, whose sums nobody reads.
+            // The first of them stands for rows behind the last one, whose sums nobody reads.
+            let first = rows.clone().next().map_or(row, |first| &first[..row.len()]);
             let others: [&[i32]; TOGETHER] =
-                std::array::from_fn(|_| rows.next().map_or(row, |other| &other[..row.len()]));
+                std::array::from_fn(|_| rows.next().map_or(first, |other| &other[..row.len()]));
             let chunks = others.map(|other| &other.as_chunks::<LANES>().0[..of_row.len()]);
             let mut lanes = [[0i64; LANES]; TOGETHER];
             for (i, x) in of_row.iter().enumerate() {
