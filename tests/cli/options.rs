@@ -187,9 +187,11 @@ impl World {
         let mut command = tiebreak(&arguments);
         let output = command.current_dir(self.0.path()).env("VK_DRIVER_FILES", "/nowhere").output().unwrap();
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        // How long work has gone on is said from two seconds on, so it depends on the machine.
-        let goes_on =
-            |line: &&str| line.contains(" ... ") && (line.ends_with(" s") || line.ends_with(" left"));
+        // How long work has gone on is said from two seconds on, so it depends on the machine; so do the times of an answer.
+        let goes_on = |line: &&str| {
+            line.contains(" ... ") && (line.ends_with(" s") || line.ends_with(" left"))
+                || line.starts_with("the first token after ")
+        };
         let steady = |said: String| {
             said.lines().filter(|line| !goes_on(line)).map(|line| format!("{line}\n")).collect::<String>()
         };

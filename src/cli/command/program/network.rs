@@ -120,6 +120,20 @@ others are refused by the name of the first node that stands against it. Among t
 later positions, with means over positions, with an `exchange` of positions and channels, with positions in other
 places, and with a `batch_norm`.
 
+## Modules of PyTorch
+
+[`torch.compile(backend="tiebreak")`](how-to/compile.md) makes a network file of a graph, and asks for a pass over it.
+The pass is an evaluation with these differences:
+
+1. The outputs are any nodes and parameters, of any shape. Every node and every parameter must be one, or one of them
+   must depend on it. There may be no parameter and no node.
+2. The module's inputs of binary32 are parameters with rows of samples. They are rows [N, C], or images with their
+   channels last.
+3. The file has an input of the batch, labels, an optimizer and a loss, since the format does. Labels, optimizer and
+   loss mean nothing.
+4. A gradient is that of the sum of all outputs times a given tensor each, of the outputs' shapes. The gradients of two
+   outputs that are one tensor are added in the order of the outputs.
+
 ## Operators
 
 Letters stand for dimensions, and equal letters for equal dimensions. `*` is any shape, `..` any dimensions. Images have
