@@ -123,10 +123,10 @@ def test_one_head_is_rotated(folder):
 
 @needs_torch
 def test_layers_of_blocks_that_stay_whole_are_found_by_one_more_pass(folder, monkeypatch):
-    from tiebreak import _capture
+    from tiebreak import _match as matching
 
-    passes, match = [], _capture._match
-    monkeypatch.setattr(_capture, "_match", lambda *given: passes.append(0) or match(*given))
+    passes, match = [], matching._match
+    monkeypatch.setattr(matching, "_match", lambda *given: passes.append(0) or match(*given))
     blocks = lambda: nn.Sequential(*(computing(lambda m, x: (lambda y: F.pad(y[:, :4] * y[:, 1:5], (0, 1)))(m.a(x)), a=nn.Linear(5, 5)) for _ in range(5)))  # noqa: E731
     model = computing(lambda m, x: m.last(m.blocks(x)), blocks=blocks(), last=nn.Linear(5, 3))
     batch = torch.zeros(2, 5), torch.zeros(2).long()
