@@ -348,7 +348,7 @@ def test_strides_change_no_bit_and_nan_stays_in_its_row():
 def test_options_are_checked():
     x = torch.randn(2, 12)
     for options, why in [
-        ({"divice": "cpu"}, "there is no option 'divice'"),
+        ({"devices": "cpu"}, "there is no option 'devices'"),
         ({"device": "tpu"}, "device is 'tpu'"),
         ({"digits": 5}, "digits is 5"),
         ({"threads": -1}, "threads is -1"),
