@@ -73,7 +73,7 @@ fn ids(tokenizer: &str, parts: &[&str]) -> Vec<u64> {
     parts.iter().flat_map(of).collect()
 }
 
-/// The answer of `generate` as JSON, with the text of its receipt.
+/// The answer of `generate` as JSON without its times, with the text of its receipt.
 fn generated(run: &str, more: &[&str], input: &str) -> (Value, String) {
     let receipt = format!("{run}.receipt");
     let line = ["generate", run, "--json", "--engine", "cpu", "--receipt", &receipt, "--temperature", "0"];
@@ -83,7 +83,9 @@ fn generated(run: &str, more: &[&str], input: &str) -> (Value, String) {
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let done = child.wait_with_output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-    (serde_json::from_slice(&done.stdout).unwrap(), fs::read_to_string(receipt).unwrap())
+    let mut said: Value = serde_json::from_slice(&done.stdout).unwrap();
+    said.as_object_mut().unwrap().retain(|key, _| !key.ends_with("seconds"));
+    (said, fs::read_to_string(receipt).unwrap())
 }
 
 fn chat(address: &str, fields: &Value) -> (u16, String) {
