@@ -25,7 +25,8 @@ pub type Told = (u8, Option<String>, Option<(String, Option<String>)>);
 ///
 /// `heard(progress, lines)` is called every 50 ms with news, and once at the end. An exception in it, or a signal such as Ctrl-C, asks the
 /// command to stop, and is raised once the command has: training has written a checkpoint then. A second signal is raised at once, and so
-/// is the first one if `waits` is false. A kernel computes the native products of the CPU engine.
+/// is the first one if `waits` is false. A kernel computes the native products of the CPU engine; then no signal is raised at once, since
+/// an interpreter that ends while another thread is in the kernel aborts.
 #[pyfunction]
 #[pyo3(signature = (words, heard, waits, kernel=None))]
 pub fn call(
@@ -35,6 +36,7 @@ pub fn call(
     waits: bool,
     kernel: Option<PythonKernel>,
 ) -> PyResult<Told> {
+    let stays = kernel.is_some();
     let said = Arc::new(Heard::with_kernel(kernel.map(PythonKernel::shared)));
     let (sender, ended) = channel();
     let ended = Mutex::new(ended);
@@ -50,7 +52,7 @@ pub fn call(
         let news = if interrupted.is_none() { tell(&said, &heard) } else { Ok(()) };
         if let Err(error) = py.check_signals().and(news) {
             said.stop();
-            if interrupted.is_some() || !waits {
+            if !stays && (interrupted.is_some() || !waits) {
                 return Err(error);
             }
             interrupted = Some(error);

@@ -276,6 +276,25 @@ def test_an_operator_that_is_not_there_is_refused_or_pytorch_computes_if_asked()
     assert model.inner[0].weight.grad is not None
 
 
+def test_the_last_graph_that_pytorch_asks_for_comes_with_a_warning():
+    model = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 3)).eval()
+    run = torch.compile(model, backend="tiebreak", dynamic=False)
+    limit = torch._dynamo.config.recompile_limit
+    with torch.no_grad():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", tiebreak.RunWarning)
+            for samples in range(2, limit + 1):
+                run(torch.zeros(samples, 4))
+        with pytest.warns(tiebreak.RunWarning, match=f"no graph of this function after {limit}.*fullgraph=True"):
+            run(torch.zeros(limit + 1, 4))
+    torch._dynamo.reset()
+    run = torch.compile(model, backend="tiebreak", dynamic=False, fullgraph=True)
+    with torch.no_grad(), pytest.raises(Exception, match="fullgraph=True"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", tiebreak.RunWarning)
+        for samples in range(2, limit + 3):
+            run(torch.zeros(samples, 4))
+
+
 @pytest.mark.parametrize(
     "model, why",
     [

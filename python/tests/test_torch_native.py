@@ -1,6 +1,8 @@
 """PyTorch's products in the logged profile: audits match, lies are caught, and a run goes on behind a kernel that fails."""
 
 import itertools
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -170,6 +172,43 @@ def test_a_run_goes_on_behind_a_kernel_that_fails(folder, monkeypatch, odd, why,
     assert next(calls) == 201
     run = tiebreak.train(job, out="cut", native="torch")
     assert states(run) == states(whole) and tiebreak.audit(run, sample=1.0).matches
+
+
+# A kernel that leaves the interpreter's lock while it computes, and two signals.
+INTERRUPTED = """
+import os, signal, threading, time
+import tiebreak
+from conftest import gpt
+from tiebreak import _kernels
+
+own, begun = _kernels.TorchKernel.multiply, threading.Event()
+def slow(*given):
+    own(*given)
+    begun.set()
+    time.sleep(0.02)
+_kernels.TorchKernel.multiply = slow
+def interrupt():
+    begun.wait()
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+threading.Thread(target=interrupt).start()
+try:
+    tiebreak.train(gpt(steps=1000, checkpoint={"every": 1000}, rounding={}), out="run", native="torch")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@needs_torch
+def test_two_signals_wait_for_the_step(folder):
+    tests = str(Path(__file__).parent)
+    program = [sys.executable, "-c", f"import sys; sys.path.insert(0, {tests!r}){INTERRUPTED}"]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stdout) == (0, "interrupted\n"), ended.stderr
+    stopped = tiebreak.Run("run")
+    assert stopped.checkpoints[-1] == len(stopped.records) - 1 >= 1, "the step at hand was finished, with a checkpoint"
 
 
 @needs_torch

@@ -56,8 +56,23 @@ def read_options(given: Any) -> Options:
 
 def backend(graph: Any, example_inputs: Sequence[Any], options: Any = None) -> Any:
     """The function that takes the place of a graph of `torch.compile`."""
+    _tell_of_the_last()
     # An error here would reach the caller in an exception of PyTorch, and one of the first call comes as it is.
     return Graph(graph, options)
+
+
+def _tell_of_the_last() -> None:
+    """Warns of the last graph of a function that PyTorch asks for: it computes further calls itself, and only its log says so."""
+    from torch._dynamo import config
+    from torch._guards import CompileContext
+
+    this = CompileContext.current_compile_id()
+    if this is not None and this.frame_compile_id is not None and this.frame_compile_id + 1 == config.recompile_limit:
+        text = (
+            f"PyTorch asks for no graph of this function after {config.recompile_limit}, and computes further calls of other sizes or "
+            "values itself: raise torch._dynamo.config.recompile_limit, or make that an error by fullgraph=True"
+        )
+        warnings.warn(text, RunWarning, stacklevel=2)
 
 
 class Graph:

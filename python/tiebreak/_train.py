@@ -37,7 +37,7 @@ def train(
         None goes on with the run in `out`, whatever its job is.
     out: the folder of the run. If a run of this job is there, training goes on where it stopped, to the same bits.
     key: the trainer's private key, a file that `new_key` makes. Without a key the heads are not signed.
-    data_root: a second folder whose files a job file may name.
+    data_root: a second folder whose files a job file may name. Files at addresses need the command's `--data-root ADDRESS`.
     steps: the number of training steps, in place of a dict's `steps`.
     device: "cpu", "gpu" (Vulkan, Metal or DX12), "cuda", or "reference". Each gives the same bits.
     adapter: the GPU whose name contains this text.

@@ -2,8 +2,8 @@
 //! wait for the backward pass.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::{begin_run, files, gpt_job, key, mlp_job, trained};
@@ -99,10 +99,20 @@ impl Engine for Late {
     tiebreak_engine::forward!(self => self.0; describe, upload, read, compile, run, run_owning);
 }
 
+/// A rank's exchanges and micro-batches.
+#[derive(Clone, Default)]
+struct Counts {
+    /// Exchanges that have begun.
+    begun: Arc<AtomicU32>,
+    /// Micro-batches that are computed, now and as each exchange began.
+    computed: Arc<AtomicU32>,
+    computed_before: Arc<Mutex<Vec<u32>>>,
+}
+
 /// A network that counts its exchanges as they begin.
 struct Counting {
     inner: Channels,
-    begun: Arc<AtomicU32>,
+    counts: Counts,
 }
 
 impl Collective for Counting {
@@ -128,7 +138,8 @@ impl Collective for Counting {
         incoming: &[Vec<usize>],
         each: &mut dyn FnMut(&[u8]) -> Result<(), TrainError>,
     ) -> Result<(), TrainError> {
-        self.begun.fetch_add(1, SeqCst);
+        self.counts.computed_before.lock().unwrap().push(self.counts.computed.load(SeqCst));
+        self.counts.begun.fetch_add(1, SeqCst);
         self.inner.all_to_all(outgoing, incoming, each)
     }
 
@@ -140,7 +151,7 @@ impl Collective for Counting {
 /// A CPU that finishes no micro-batch before so many exchanges of its rank have begun.
 struct Waiting {
     cpu: Cpu,
-    begun: Arc<AtomicU32>,
+    counts: Counts,
     /// For each micro-batch of a step, in turn, the exchanges to wait for.
     exchanges: Vec<u32>,
     done: usize,
@@ -198,9 +209,37 @@ impl Engine for Waiting {
         let last = graph.nodes.iter().rposition(made).unwrap();
         let exchanges = self.exchanges[self.done % self.exchanges.len()];
         self.done += 1;
-        let mut gate = Gate { observer, begun: &self.begun, exchanges, last };
-        self.cpu.run(compiled, inputs, Some(&mut gate))
+        let mut gate = Gate { observer, begun: &self.counts.begun, exchanges, last };
+        let outputs = self.cpu.run(compiled, inputs, Some(&mut gate))?;
+        self.counts.computed.fetch_add(1, SeqCst);
+        Ok(outputs)
     }
+}
+
+/// A rank whose micro-batches wait for so many exchanges, in turn.
+fn waiting(inner: Channels, counts: Counts, exchanges: Vec<u32>) -> (Box<dyn Collective>, Box<dyn Engine>) {
+    let engine = Waiting { cpu: Cpu::new(1).unwrap(), counts: counts.clone(), exchanges, done: 0 };
+    (Box::new(Counting { inner, counts }), Box::new(engine))
+}
+
+/// A rank with nothing to send in a round computes about as much as the others have before it waits for them: from a step's begin on
+/// it would give up a rank that only computes.
+#[test]
+fn a_rank_with_nothing_to_send_computes_before_it_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    // Rank 1 has nine micro-batches: eight make a partial sum, the ninth another. The eight of rank 0 make one.
+    let job = mlp_job(folder.path(), "microbatch", 1, 17);
+    let program = read_job(&job).unwrap().1.program(None).unwrap();
+    assert_eq!(ShardPlan::in_buckets(&program, 2, u64::MAX).unwrap().rounds()[0], [None, Some(0)]);
+    let counts = Counts::default();
+    let all = channels(2).into_iter().zip([counts.clone(), Counts::default()]);
+    let all = all.map(|(inner, counts)| waiting(inner, counts, vec![0]));
+    let (whole, out) = (folder.path().join("whole"), folder.path().join("ranks"));
+    train_ranks(&job, &out, u64::MAX, all.collect()).unwrap();
+    trained(&job, &whole, None);
+    assert!(files(&out) == files(&whole));
+    let before = counts.computed_before.lock().unwrap();
+    assert!(before[0] >= 7, "the first exchange began after {before:?} micro-batches");
 }
 
 /// A rank's last tensor is not finished before all other buckets of the last round were exchanged, nor that of a micro-batch before
@@ -220,10 +259,8 @@ fn gradients_are_exchanged_while_ranks_compute() {
         assert!(buckets > 3);
         let all = channels(2).into_iter().zip(waits).map(
             |(inner, waits)| -> (Box<dyn Collective>, Box<dyn Engine>) {
-                let begun = Arc::new(AtomicU32::new(0));
                 let exchanges = waits.into_iter().map(|(rounds, less)| rounds * buckets - less).collect();
-                let engine = Waiting { cpu: Cpu::new(1).unwrap(), begun: begun.clone(), exchanges, done: 0 };
-                (Box::new(Counting { inner, begun }), Box::new(engine))
+                waiting(inner, Counts::default(), exchanges)
             },
         );
         let (whole, out) = (place.join("whole"), place.join("ranks"));

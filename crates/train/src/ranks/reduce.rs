@@ -2,7 +2,7 @@
 //! the tree's order, all-gather of the sums.
 //!
 //! An engine adds a shard with the graph of every accumulation, over the shard's pieces instead of whole tensors. So there is one
-//! definition of an addition, the one that the engines' self-tests cover. Shards arrive as bytes of the host (`beside`), or as
+//! definition of an addition, the one that `tests/runs/ranks_in_buckets.rs` holds to a single process's. Shards arrive as bytes of the host (`beside`), or as
 //! tensors of the engine from other ranks' devices; the addition is the same.
 
 use std::collections::BTreeMap;
