@@ -328,6 +328,10 @@ impl Trainer<'_> {
                 return Err(TrainError::Asked { step: step - 1 });
             };
             digests.clone_from(&done.state);
+            if step == first + 1 {
+                // Now the memory of a step is taken.
+                session.keep_integers(run.memory_to_spare());
+            }
             let found = self.not_finite(dataset.as_mut(), &mut done)?;
             progress.step(&run.computation.masked(done.record.clone()), done.norm);
             if let Some(found) = &found {

@@ -1,5 +1,6 @@
 //! The CPU engine: portable Rust on all cores, wider vectors where the machine has them.
 
+mod frozen;
 mod im2col;
 pub mod kernel;
 mod library;
@@ -15,6 +16,7 @@ use std::sync::{Arc, Weak};
 
 use super::outside::{Held, Outside};
 use super::{Compiled, Engine, EngineError, Inputs, Observer, QuantisedTensor, Tensor};
+use frozen::Frozen;
 use kernel::{Kernel, Numbers};
 use moved::Lifetimes;
 use native::Native;
@@ -77,6 +79,7 @@ pub struct Cpu {
     /// The kernel of native products in place of `native`.
     kernel: Option<Arc<dyn Kernel>>,
     outside: Option<Arc<dyn Outside>>,
+    frozen: Frozen,
 }
 
 impl Cpu {
@@ -97,7 +100,14 @@ impl Cpu {
             let check = "rounding mode and subnormals".into();
             return Err(EngineError::SelfTest { device, check, fingerprint: None });
         }
-        Ok(Cpu { threads, pool: Arc::default(), native: Native::default(), kernel: None, outside: None })
+        Ok(Cpu {
+            threads,
+            pool: Arc::default(),
+            native: Native::default(),
+            kernel: None,
+            outside: None,
+            frozen: Frozen::default(),
+        })
     }
 
     /// The engine with another order of summation in native products. No other result changes.
@@ -187,6 +197,32 @@ impl Cpu {
             return Ok(());
         };
         kernel::product(&**kernel, &node.operator, sides.map(|(words, view)| numbers(words, view)), out)
+    }
+
+    /// A node's output if it is kept, from now on at the latest. Integers are packed, which takes longer than to compute them once.
+    fn kept(
+        &self,
+        frozen: &mut Frozen,
+        graph: &Graph,
+        node: &Node,
+        values: &[Option<Tensor>],
+    ) -> Result<Option<Tensor>, EngineError> {
+        let Some(name) = frozen.name(node, values) else { return Ok(None) };
+        if let Some(output) = frozen.get(&name) {
+            return Ok(Some(output));
+        }
+        let bytes = graph.tensor(node.output).bytes() as u64;
+        if !frozen.has_room(bytes) {
+            return Ok(None);
+        }
+        let mut output = self.compute(graph, node, values)?;
+        if let Storage::Quantised(quantised) = &output {
+            let Some(packed) = quantised.operand.packed() else { return Ok(Some(Tensor::new(output))) };
+            output = self.quantised(packed);
+        }
+        let output = Tensor::new(output);
+        frozen.put(name, &output, bytes);
+        Ok(Some(output))
     }
 
     fn quantised(&self, operand: Operand) -> Storage {
@@ -370,6 +406,16 @@ impl Engine for Cpu {
         true
     }
 
+    fn keep_integers(&mut self, tensors: &[Tensor], most: u64) {
+        self.frozen.set(tensors, most);
+    }
+
+    fn packed(&mut self, tensor: Tensor) -> Tensor {
+        let Storage::Quantised(quantised) = tensor.storage() else { return tensor };
+        let packed = self.threads.install(|| quantised.operand.packed());
+        packed.map_or(tensor.clone(), |operand| tensor.again(self.quantised(operand)))
+    }
+
     fn put_outside(&mut self, tensor: Tensor) -> Result<Tensor, EngineError> {
         self.moved_out(tensor)
     }
@@ -384,6 +430,7 @@ impl Engine for Cpu {
     }
 
     fn release(&mut self) {
+        self.frozen.set(&[], 0);
         self.pool.clear();
     }
 
@@ -415,12 +462,22 @@ impl Engine for Cpu {
         }
         let moves =
             moved::are_outside(replaced, &values, |tensor| matches!(tensor.storage(), Storage::Outside(..)));
+        // What an observer sees is computed.
+        let mut frozen = std::mem::take(&mut self.frozen);
+        let engine = &*self;
         // All nodes are one job of the threads, and the observer is called there: to hand over each node, or what the observer hashes,
         // costs more than to compute a small one.
-        self.threads.install(|| {
+        let computed = self.threads.install(|| {
             for (index, node) in graph.nodes.iter().enumerate() {
-                self.move_in(node, &mut values)?;
-                let output = self.compute(graph, node, &values)?;
+                engine.move_in(node, &mut values)?;
+                if observer.is_none()
+                    && let Some(output) = engine.kept(&mut frozen, graph, node, &values)?
+                {
+                    values[node.output.0 as usize] = Some(output);
+                    dying[index].iter().for_each(|id| values[id.0 as usize] = None);
+                    continue;
+                }
+                let output = engine.compute(graph, node, &values)?;
                 let seen = observer.as_deref_mut().filter(|observer| observer.want(index, node).is_any());
                 let replaced = match seen {
                     None => None,
@@ -428,18 +485,20 @@ impl Engine for Cpu {
                         let mut shown = Ok(None);
                         let inputs = &mut Values(&values);
                         show(&output, &mut |bytes| shown = observer.node(index, node, bytes, inputs));
-                        shown?.map(|bytes| self.replacement(graph, node, &values, &bytes))
+                        shown?.map(|bytes| engine.replacement(graph, node, &values, &bytes))
                     }
                 };
                 values[node.output.0 as usize] = Some(Tensor::new(replaced.unwrap_or(output)));
                 dying[index].iter().for_each(|id| values[id.0 as usize] = None);
                 for &output in moves.get(&index).into_iter().flatten() {
                     let value = values[output.0 as usize].take().expect("no later node makes it");
-                    values[output.0 as usize] = Some(self.moved_out(value)?);
+                    values[output.0 as usize] = Some(engine.moved_out(value)?);
                 }
             }
             Ok::<(), EngineError>(())
-        })?;
+        });
+        self.frozen = frozen;
+        computed?;
         let output = |id: TensorId| values[id.0 as usize].clone().expect("outputs are computed");
         Ok(graph.outputs.iter().map(|port| output(port.tensor)).collect())
     }

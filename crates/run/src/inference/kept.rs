@@ -104,6 +104,7 @@ impl Kept {
         }
         for number in missing.into_iter().filter(|number| *number >= weights) {
             let value = self.computed(engine, number)?;
+            let value = if read.contains(&number) { engine.packed(value) } else { value };
             self.values.insert(number, value);
             for input in self.inputs_of(number) {
                 if last[&input] == number && !read.contains(&input) {

@@ -26,6 +26,8 @@ const LISTED: usize = 12;
 const WRAPPERS: [&str; 5] = ["_orig_mod.", "module.", "_fsdp_wrapped_module.", "_forward_module.", "model."];
 /// Elements that are compared between two calls of a watch.
 const WATCHED_EVERY: u64 = 1 << 20;
+/// Elements that are copied at a time.
+const COPIED: usize = 1 << 16;
 /// Bytes of an I64.
 const COUNTER_BYTES: usize = 8;
 
@@ -218,6 +220,23 @@ impl WeightFiles {
         place.element.words(&data).map_err(|_| RunError::invalid(path, format!("{name} holds no floats")))
     }
 
+    /// Copies elements of a tensor of floats, from element `first` on, to the canonical bytes of as many.
+    fn copy(&mut self, name: &str, shape: &[u32], first: u64, to: &mut [u8]) -> Result<(), RunError> {
+        let (number, place) = self.place(name, shape)?;
+        let WeightFile { path, file, .. } = &mut self.files[number];
+        let size = place.element.size();
+        file.seek(SeekFrom::Start(place.first + first * size)).map_err(RunError::io(path))?;
+        let mut data = vec![0; COPIED * size as usize];
+        for to in to.chunks_mut(COPIED * 4) {
+            let data = &mut data[..to.len() / 4 * size as usize];
+            file.read_exact(data).map_err(RunError::io(path))?;
+            let words = place.element.words(data);
+            let words = words.map_err(|_| RunError::invalid(path, format!("{name} holds no floats")))?;
+            to.as_chunks_mut::<4>().0.iter_mut().zip(words).for_each(|(to, word)| *to = word.to_le_bytes());
+        }
+        Ok(())
+    }
+
     /// Checks that copies, such as a head that is tied to a table of tokens, equal their originals bit for bit. Two tensors are
     /// in memory at a time. `watch`: bytes of the copies that were compared, and their total.
     ///
@@ -301,7 +320,11 @@ impl WeightFiles {
         let word = |tensor: &str| begins[tensor].unwrap_or(0).to_le_bytes();
         let begin = |(index, (tensor, init)): (usize, &(StateTensor, Init))| match drawn.has(&tensor.name) {
             true => bytes_of(&drawn.elements(index, [0, tensor.ty().len()], *init)),
-            false => word(&tensor.name).repeat(tensor.ty().len()),
+            false => match word(&tensor.name) {
+                // The system gives zeros when they are read, and slots of the optimizer may never be.
+                [0, 0, 0, 0] => vec![0; tensor.ty().bytes()],
+                word => word.repeat(tensor.ty().len()),
+            },
         };
         let mut state: Vec<Vec<u8>> = table.iter().enumerate().map(begin).collect();
         let index: HashMap<&str, usize> = table.iter().map(|(t, _)| t.name.as_str()).zip(0..).collect();
@@ -310,6 +333,12 @@ impl WeightFiles {
             let Some(name) = self.name_of(released)? else { continue };
             let taken: Vec<&Part> = parts.iter().filter(|part| !drawn.has(&part.tensor)).collect();
             if taken.is_empty() {
+                continue;
+            }
+            if taken.iter().all(|part| part.is_contiguous()) {
+                for part in taken {
+                    self.copy(&name, &released.shape, part.first, &mut state[index[part.tensor.as_str()]])?;
+                }
                 continue;
             }
             let words = self.words(&name, &released.shape)?;

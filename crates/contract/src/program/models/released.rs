@@ -62,6 +62,19 @@ impl Part {
         self.dims.contains(&0)
     }
 
+    /// True if the elements lie one behind the other in the released tensor, in the state tensor's order.
+    #[doc(hidden)] // for the layers above
+    pub fn is_contiguous(&self) -> bool {
+        let mut len = 1;
+        for (&dim, &stride) in self.dims.iter().zip(&self.strides).rev() {
+            if dim != 1 && stride != len {
+                return false;
+            }
+            len *= u64::from(dim);
+        }
+        true
+    }
+
     /// The index in the released tensor of the state tensor's element `element`.
     pub fn place(&self, element: u64) -> u64 {
         let (mut left, mut place) = (element, self.first);

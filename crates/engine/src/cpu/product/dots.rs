@@ -11,6 +11,8 @@ mod form;
 mod halves;
 mod images;
 mod isa;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod kept;
 mod packed;
 mod runs;
 #[cfg(target_arch = "aarch64")]

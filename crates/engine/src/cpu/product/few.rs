@@ -33,22 +33,30 @@ pub(super) fn product(
         let (first, len) = a.block_range(block);
         let scale = Scale::new(path, part, a, b, batch, block);
         let rows = b.contiguous(batch).expect("the rows of b are contiguous");
-        let mut tasks: Vec<Vec<&mut [u32]>> = Vec::new();
-        tasks.resize_with(n.div_ceil(COLUMNS), Vec::new);
-        for row in out.chunks_mut(n) {
-            tasks.iter_mut().zip(row.chunks_mut(COLUMNS)).for_each(|(task, columns)| task.push(columns));
-        }
-        tasks.into_par_iter().enumerate().for_each_init(Vec::new, |scratch, (task, outs)| {
-            let column = task * COLUMNS;
-            for (row, out) in outs.into_iter().enumerate() {
-                let mut sums = [0; COLUMNS];
-                let sums = &mut sums[..out.len()];
-                let of_a = a.row(batch, row, first..first + len, scratch);
-                dots(path, of_a, rows.get(column * b.k() + first..).unwrap_or_default(), b.k(), sums);
-                i64::scale_back(&scale, row, column, sums, out);
-            }
-        });
+        tasks(out, n, COLUMNS).into_par_iter().enumerate().for_each_init(
+            Vec::new,
+            |scratch, (task, outs)| {
+                let column = task * COLUMNS;
+                for (row, out) in outs.into_iter().enumerate() {
+                    let mut sums = [0; COLUMNS];
+                    let sums = &mut sums[..out.len()];
+                    let of_a = a.row(batch, row, first..first + len, scratch);
+                    dots(path, of_a, rows.get(column * b.k() + first..).unwrap_or_default(), b.k(), sums);
+                    i64::scale_back(&scale, row, column, sums, out);
+                }
+            },
+        );
     });
+}
+
+/// The rows of an output of `n` columns, each cut in tasks of as many columns.
+pub(super) fn tasks(out: &mut [u32], n: usize, columns: usize) -> Vec<Vec<&mut [u32]>> {
+    let mut tasks = Vec::new();
+    tasks.resize_with(n.div_ceil(columns), Vec::new);
+    for row in out.chunks_mut(n) {
+        tasks.iter_mut().zip(row.chunks_mut(columns)).for_each(|(task, columns)| task.push(columns));
+    }
+    tasks
 }
 
 /// Rows of b that are read side by side: as many streams of memory take two thirds of the time of one.

@@ -73,6 +73,10 @@ fn compute(path: Path, part: ProductPart, a: &Operand, b: &Operand, out: &mut [u
     if few::computes(a, b) {
         return few::product(path, part, a, b, batch, out);
     }
+    #[cfg(target_arch = "x86_64")]
+    if dots::kept::computes(path, a, b) {
+        return dots::kept::product(path, part, a, b, out);
+    }
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     if dots::computes(path, a, b) {
         return dots::product(path, part, a, b, batch, out);

@@ -9,6 +9,8 @@ use rayon::prelude::*;
 
 #[cfg(target_arch = "x86_64")]
 use super::bands::Piece;
+#[cfg(target_arch = "x86_64")]
+use super::dots::kept::Kept;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::gather::Gather;
 use super::patches::Patches;
@@ -25,7 +27,7 @@ use tiebreak_contract::program::im2col::DigitPatches;
 const COLUMNS: usize = 128;
 
 /// The integers of one side of a product, `[batch, rows, K]`, and its absmaxes, `[batch, rows, blocks]`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Operand {
     digits: u32,
     batch: usize,
@@ -37,7 +39,7 @@ pub struct Operand {
 }
 
 /// The integers of an operand, maybe in more memory than they need.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum Integers {
     /// Rows, one after another.
     Rows(Arc<Vec<i32>>),
@@ -46,6 +48,9 @@ enum Integers {
     Strips(Arc<Vec<i32>>),
     /// Images, from which rows are gathered.
     Patches(Arc<Patches>),
+    /// Rows that are packed for products.
+    #[cfg(target_arch = "x86_64")]
+    Kept(Arc<Kept>),
 }
 
 impl Operand {
@@ -88,7 +93,7 @@ impl Operand {
             Integers::Strips(q) => {
                 Patches::of_strips(patches, images, q, || self.integers().into_owned(), memory)
             }
-            Integers::Patches(_) => Patches::of_rows(patches, images, Arc::new(self.integers().into_owned())),
+            _ => Patches::of_rows(patches, images, Arc::new(self.integers().into_owned())),
         };
         let integers = Integers::Patches(Arc::new(gathered));
         Operand { digits: self.digits, batch: 1, rows, k, block: 0, integers, absmaxes: vec![0; rows] }
@@ -165,7 +170,26 @@ impl Operand {
             #[cfg(target_arch = "x86_64")]
             Integers::Strips(q) => Arc::into_inner(q),
             Integers::Patches(patches) => Arc::into_inner(patches)?.into_memory(),
+            #[cfg(target_arch = "x86_64")]
+            Integers::Kept(_) => None,
         }
+    }
+
+    /// The same operand in the form in which products of this machine read it fastest, if that is worth being kept for many products.
+    pub fn packed(&self) -> Option<Operand> {
+        #[cfg(target_arch = "x86_64")]
+        if let Integers::Rows(_) = &self.integers {
+            let integers = Integers::Kept(Arc::new(Kept::pack(Path::fastest(), self)?));
+            return Some(Operand { integers, absmaxes: self.absmaxes.clone(), ..*self });
+        }
+        None
+    }
+
+    /// The packed rows, if they are so.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn kept(&self) -> Option<&Kept> {
+        let Integers::Kept(kept) = &self.integers else { return None };
+        Some(kept)
     }
 
     /// The indices of K of block `block`, as (first, length).
@@ -209,6 +233,8 @@ impl Operand {
                 strips::read_row(strips, strips::pairs(self.k), row, first..first + to.len(), to);
             }
             Integers::Patches(patches) => patches.row(row, first, to),
+            #[cfg(target_arch = "x86_64")]
+            Integers::Kept(kept) => kept.copy_row(row, first, to),
         }
     }
 

@@ -387,3 +387,42 @@ fn patches_are_gathered_as_defined() {
         }
     }
 }
+
+#[test]
+fn rows_that_are_packed_once_multiply_alike() {
+    let [few, many] = [2, 33];
+    for (kind, [m, n, k], block) in [
+        (Fill::Ordinary, [1, 64, 16], 0),
+        (Fill::Extreme, [few, 130, 67], 0),
+        (Fill::Special, [9, 100, 257], 0),
+        (Fill::Wide, [many, 77, 190], 0),
+        (Fill::Ordinary, [3, 64, 192], 64),
+        // Accumulators are flushed on the way.
+        (Fill::Extreme, [1, 65, 16_500], 0),
+        (Fill::Extreme, [few + 1, 64, 1000], 0),
+    ] {
+        let mut words = Words((m * 3 + n * 5 + k * 7) as u64);
+        let [data_a, data_b] = [2 * m * k, n * k].map(|len| fill(kind, &mut words, len));
+        for digits in [3, 2] {
+            let a = Reference { data: &data_a, batch: 2, rows: m, k, digits };
+            let b = Reference { data: &data_b, batch: 1, rows: n, k, digits: 3 };
+            let [of_a, of_b] = [&a, &b].map(|side| side.operand(block));
+            let Some(packed) = of_b.packed() else {
+                assert!(Path::fastest() < Path::Avx512Vnni, "these rows are worth being packed");
+                continue;
+            };
+            assert_eq!(packed.integers(), of_b.integers());
+            for part in PARTS {
+                let expected = reference_part(part, &a, &b, block);
+                for (path, threads) in Path::of_machine().flat_map(|path| [(path, 1), (path, 2)]) {
+                    let mut out = vec![0xdead_beef; expected.len()];
+                    on_threads(threads, || compute(path, part, &of_a, &packed, &mut out));
+                    assert!(
+                        out == expected,
+                        "{path:?} {part:?} {threads} threads {kind:?} {m} {n} {k} {digits} {block}"
+                    );
+                }
+            }
+        }
+    }
+}

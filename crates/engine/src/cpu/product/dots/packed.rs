@@ -2,12 +2,14 @@
 
 use std::marker::PhantomData;
 use std::ops::{Range, RangeInclusive};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rayon::prelude::*;
 
 use super::form::{Form, Layout, PLANES_MAX};
 use super::isa::{Isa, LANES};
+#[cfg(target_arch = "x86_64")]
+use super::kept::{self, Kept};
 use super::runs::{Runs, WORD, Words};
 use crate::cpu::product::operand::Operand;
 
@@ -94,11 +96,11 @@ impl Drop for Memory {
 
 /// All rows of b as panels of columns of the product: `[panel][word of K][plane][vector][lane]`.
 pub(super) struct Panels<F> {
-    words: Memory,
+    words: Arc<Memory>,
     n: usize,
     words_of_k: usize,
     /// [`Layout::SURPLUS`] times the sum of each column's integers.
-    surplus: Vec<i64>,
+    surplus: Arc<Vec<i64>>,
     form: PhantomData<F>,
 }
 
@@ -106,7 +108,16 @@ impl<F: Layout> Panels<F> {
     /// Words of a panel that hold the same indices of K.
     const TOGETHER: usize = F::PLANES[1] * F::WIDTH;
 
+    /// The rows of b; kept rows are not packed again if their words lie in the order of this layout.
     pub(super) fn pack(b: &Operand, batch: usize, k: Range<usize>) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        let kept = b.kept().filter(|_| k.len() == b.k());
+        #[cfg(target_arch = "x86_64")]
+        if F::AS_KEPT
+            && let Some(kept) = kept
+        {
+            return kept.shared();
+        }
         let (n, words_of_k) = (b.rows(), k.len().div_ceil(F::PLACES).next_multiple_of(F::MULTIPLE));
         let panels = n.div_ceil(F::WIDTH);
         let of_panel = words_of_k * Self::TOGETHER;
@@ -127,13 +138,31 @@ impl<F: Layout> Panels<F> {
                         *surplus = F::SURPLUS * q.iter().map(|&q| i64::from(q)).sum::<i64>();
                     }
                 }
-                for_each_word::<F, 1>(b, batch, some, k.clone(), scratch, |word, plane, lanes| {
+                let put = |word: usize, plane: usize, lanes: &[u32; LANES]| {
                     let at = word * Self::TOGETHER + plane * F::WIDTH + vector * LANES;
                     to[at..at + LANES].copy_from_slice(lanes);
-                });
+                };
+                #[cfg(target_arch = "x86_64")]
+                if let Some(kept) = kept.filter(|_| !some.is_empty()) {
+                    for_each_kept::<F>(kept, first / LANES, k.len(), put);
+                    continue;
+                }
+                for_each_word::<F, 1>(b, batch, some, k.clone(), scratch, put);
             }
         });
-        Panels { words, n, words_of_k, surplus, form: PhantomData }
+        Panels { words: Arc::new(words), n, words_of_k, surplus: Arc::new(surplus), form: PhantomData }
+    }
+
+    /// The same words as panels of another layout, which has them in the same order.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn shared<G: Layout>(&self) -> Panels<G> {
+        let (words, surplus) = (self.words.clone(), self.surplus.clone());
+        Panels { words, n: self.n, words_of_k: self.words_of_k, surplus, form: PhantomData }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn panels(&self) -> usize {
+        self.n.div_ceil(F::WIDTH)
     }
 
     /// The number of columns of a panel that the product has.
@@ -152,6 +181,32 @@ impl<F: Layout> Panels<F> {
 
     pub(super) fn surplus(&self, panel: usize) -> &[i64] {
         &self.surplus[panel * F::WIDTH..][..F::WIDTH]
+    }
+}
+
+/// Passes all words of sixteen kept rows for `len` indices of K: (word of K, plane, a word of each row).
+#[cfg(target_arch = "x86_64")]
+fn for_each_kept<F: Layout>(
+    kept: &Kept,
+    panel: usize,
+    len: usize,
+    mut put: impl FnMut(usize, usize, &[u32; LANES]),
+) {
+    // SAFETY: products run here where the form's instructions were detected.
+    unsafe {
+        F::Isa::run(
+            #[inline(always)]
+            || {
+                for (i, words) in kept.words(panel, 0..len.div_ceil(kept::PLACES)).iter().enumerate() {
+                    let count = (len - i * kept::PLACES).min(kept::PLACES).next_multiple_of(F::PLACES);
+                    cut_places::<F, 1>(
+                        &kept::integers(words)[..count],
+                        i * kept::PLACES / F::PLACES,
+                        &mut put,
+                    );
+                }
+            },
+        );
     }
 }
 
@@ -191,13 +246,22 @@ fn turn_and_cut<F: Layout, const SIDE: usize>(
         }
         // SAFETY: products run here where the form's instructions were detected.
         let turned = unsafe { F::Isa::turned(&places) };
-        for (word, places) in turned[..count.next_multiple_of(F::PLACES)].chunks_exact(F::PLACES).enumerate()
-        {
-            let mut planes = [[0; LANES]; PLANES_MAX];
-            F::cut::<SIDE>(places, &mut planes[..F::PLANES[SIDE]]);
-            for (plane, lanes) in planes[..F::PLANES[SIDE]].iter().enumerate() {
-                put(first / F::PLACES + word, plane, lanes);
-            }
+        cut_places::<F, SIDE>(&turned[..count.next_multiple_of(F::PLACES)], first / F::PLACES, &mut put);
+    }
+}
+
+/// Passes the words of integers `[place][row]`; the first word has number `first`.
+#[inline(always)]
+fn cut_places<F: Layout, const SIDE: usize>(
+    places: &[[i32; LANES]],
+    first: usize,
+    put: &mut impl FnMut(usize, usize, &[u32; LANES]),
+) {
+    for (word, places) in places.chunks_exact(F::PLACES).enumerate() {
+        let mut planes = [[0; LANES]; PLANES_MAX];
+        F::cut::<SIDE>(places, &mut planes[..F::PLANES[SIDE]]);
+        for (plane, lanes) in planes[..F::PLANES[SIDE]].iter().enumerate() {
+            put(first + word, plane, lanes);
         }
     }
 }

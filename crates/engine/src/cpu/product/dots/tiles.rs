@@ -21,6 +21,7 @@ use super::bytes::{cut, offset};
 use super::form::Layout;
 use super::images::Images;
 use super::isa::{Isa, LANES};
+use super::kept::DIGITS;
 use super::packed::Panels;
 use super::runs::{Runs, WORD};
 use super::x86::Avx512Vnni;
@@ -64,6 +65,7 @@ impl<const DA: usize, const DB: usize> Layout for Tiles<DA, DB> {
     const VECTORS: usize = 1;
     const PLACES: usize = WORD;
     const MULTIPLE: usize = DEPTH / WORD;
+    const AS_KEPT: bool = DB == DIGITS;
 
     #[inline(always)]
     fn cut<const SIDE: usize>(places: &[[i32; LANES]], planes: &mut [[u32; LANES]]) {
