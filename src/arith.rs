@@ -59,4 +59,38 @@
 //! ```
 
 #[doc(inline)]
-pub use tiebreak_contract::arith::{DType, digits, elementary, float, philox, rounding_grid, tree, words};
+pub use tiebreak_contract::arith::{DType, elementary, philox};
+
+/// The matrix product: digits, exact integer sums, one rounding.
+pub mod digits {
+    #[doc(inline)]
+    pub use tiebreak_contract::arith::digits::{
+        ProductPart, dot, exponent, group_absmax, quantise, scale_back,
+    };
+}
+
+/// Operations on binary32 bit patterns, each of which rounds once.
+pub mod float {
+    #[doc(inline)]
+    pub use tiebreak_contract::arith::float::{
+        INFINITY, NAN, NEG_INFINITY, ONE, add, canonical, div, from_u32, lt, mul, neg, sqrt, sub,
+    };
+}
+
+/// The numbers that a logged product may be rounded to.
+pub mod rounding_grid {
+    #[doc(inline)]
+    pub use tiebreak_contract::arith::rounding_grid::GridRule;
+}
+
+/// Sums in the order of one fixed tree.
+pub mod tree {
+    #[doc(inline)]
+    pub use tiebreak_contract::arith::tree::sum;
+}
+
+/// Tensors as little-endian bytes.
+pub mod words {
+    #[doc(inline)]
+    pub use tiebreak_contract::arith::words::{bytes_from_words, bytes_of, words_from_bytes};
+}

@@ -78,7 +78,46 @@
 //! ```
 
 #[doc(inline)]
-pub use tiebreak_audit::{
-    AuditError, Outcome, Progress, REPORT_FORMAT, Report, Silent, attachments, audit, audit_in_jobs,
-    audit_natively, checks, corrections, ground, merge, plan, replay_to, report_file, shard,
-};
+pub use tiebreak_audit::{AuditError, Outcome, Progress, Report, Silent, audit, audit_in_jobs};
+
+/// Files of a run that are missing or damaged, as a report lists them.
+pub mod attachments {
+    #[doc(inline)]
+    pub use tiebreak_audit::attachments::Damaged;
+}
+
+/// The checks that need no replay, which every audit begins with.
+pub mod checks {
+    #[doc(inline)]
+    pub use tiebreak_audit::checks::{Checked, Inconsistent, always, structure, weights};
+}
+
+/// Corrections of a run, as a report lists them.
+pub mod corrections {
+    #[doc(inline)]
+    pub use tiebreak_audit::corrections::{Corrections, Listed, Side};
+}
+
+/// The ground on which an audit ends, as a value and as a sentence.
+pub mod ground {
+    #[doc(inline)]
+    pub use tiebreak_audit::ground::{Differences, Explicable, Ground, NodeTile, RecordField};
+}
+
+/// The steps to replay: all, a range, or a random sample of the segments.
+pub mod plan {
+    #[doc(inline)]
+    pub use tiebreak_audit::plan::{Choice, ReplayPlan, plan};
+}
+
+/// Reports as files, signed by their auditor.
+pub mod report_file {
+    #[doc(inline)]
+    pub use tiebreak_audit::report_file::{Account, decode, encode};
+}
+
+/// Shards of one plan, which several auditors replay.
+pub mod shard {
+    #[doc(inline)]
+    pub use tiebreak_audit::shard::Shard;
+}

@@ -70,9 +70,45 @@
 //! ```
 
 #[doc(inline)]
-pub use tiebreak_record::commit::{
-    Malformed, correction, cosignature, digest, keys, merkle, proven, record, state, tree_head,
-};
+pub use tiebreak_record::commit::Malformed;
+
+/// A witness's signature with its time, added to a signed head.
+pub mod cosignature {
+    #[doc(inline)]
+    pub use tiebreak_record::commit::cosignature::{cosigned, cosigned_at};
+}
+
+/// Digests of 32 bytes.
+pub mod digest {
+    #[doc(inline)]
+    pub use tiebreak_record::commit::digest::{Digest, hash};
+}
+
+/// Keys of trainers, auditors, referees and witnesses, as lines of text.
+pub mod keys {
+    #[doc(inline)]
+    pub use tiebreak_record::commit::keys::{PrivateKey, PublicKey};
+}
+
+/// The Merkle tree of RFC 6962: roots, and proofs of leaves and of prefixes.
+pub mod merkle {
+    #[doc(inline)]
+    pub use tiebreak_record::commit::merkle::{
+        leaf, prove, prove_consistency, root, root_from_proof, verify_consistency,
+    };
+}
+
+/// Proofs as JSON files hold them.
+pub mod proven {
+    #[doc(inline)]
+    pub use tiebreak_record::commit::proven::{Base64, Hashes, ProvenRecord};
+}
+
+/// The records of a transcript.
+pub mod record {
+    #[doc(inline)]
+    pub use tiebreak_record::commit::record::{Record, StepRecord};
+}
 
 /// The salt key of a run whose commitments hide.
 pub mod salts {
@@ -80,23 +116,30 @@ pub mod salts {
     pub use tiebreak_record::commit::salts::SaltKey;
 }
 
-/// The bytes of records and traces.
-pub mod codec {
+/// The digest of a state, and proofs of its tensors.
+pub mod state {
     #[doc(inline)]
-    pub use tiebreak_record::commit::codec::{Decoder, Encoder};
+    pub use tiebreak_record::commit::state::{
+        StateRoots, digest_from_proof, prove, state_digest, tensor_digests,
+    };
 }
 
 /// The digests of tensors, and the values of their tiles.
 pub mod tensor {
     #[doc(inline)]
     pub use tiebreak_record::commit::tensor::{
-        Hash, SLICE_BYTES, TILE_BYTES, VectorDigest, digest, digest_from_root, root, tile_count, tile_range,
-        tile_value, tile_values,
+        Hash, TILE_BYTES, digest, digest_from_root, root, tile_count, tile_values,
     };
 }
 
 /// The tensors of one step, by digests.
 pub mod trace {
     #[doc(inline)]
-    pub use tiebreak_record::commit::trace::{Trace, TracedNode, positions};
+    pub use tiebreak_record::commit::trace::{Trace, TracedNode};
+}
+
+/// Signed heads: the size and the root of a transcript.
+pub mod tree_head {
+    #[doc(inline)]
+    pub use tiebreak_record::commit::tree_head::{Head, Signed};
 }

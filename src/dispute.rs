@@ -38,35 +38,87 @@
 //! # Ok::<(), tiebreak::commit::Malformed>(())
 //! ```
 
-#[doc(inline)]
-pub use tiebreak_dispute::{check, fact, verdict};
-
-/// The checker of single elements.
-pub mod evidence {
+/// The check of a verdict, step by step.
+pub mod check {
     #[doc(inline)]
-    pub use tiebreak_dispute::evidence::proven;
+    pub use tiebreak_dispute::check::Examination;
+}
+
+/// The facts that evidence decides, as values and as sentences.
+pub mod fact {
+    #[doc(inline)]
+    pub use tiebreak_dispute::fact::{Fact, OutputPart, Right, Wrong};
 }
 
 /// The dispute game: messages, terms, the referee as a pure state machine.
 pub mod game {
-    #[doc(inline)]
-    pub use tiebreak_dispute::game::{breach, message, reason, referee, result, terms, tried, verdict};
-
-    /// The rules that follow from a game's terms.
-    pub mod rules {
+    /// The breaches by which a party loses, as values and as sentences.
+    pub mod breach {
         #[doc(inline)]
-        pub use tiebreak_dispute::game::rules::{Fault, Rules};
+        pub use tiebreak_dispute::game::breach::{
+            Basis, BlockOfLog, Breach, Leeway, LegalRange, RecordFault, Unsettled,
+        };
     }
 
-    /// The way of a search through a tree.
-    pub mod search {
+    /// The questions of a referee and the answers of parties, sealed by their authors.
+    pub mod message {
         #[doc(inline)]
-        pub use tiebreak_dispute::game::search::Join;
+        pub use tiebreak_dispute::game::message::{
+            Answer, Answered, Asked, Field, Fold, LogBlock, LogPlace, Need, Question, Seal, Sealed,
+            Statement, Subject, Supplied, Tree,
+        };
     }
 
-    /// The questions of a game, and the most that each costs.
+    /// The questions of a game, and the most that a game costs.
     pub mod moves {
         #[doc(inline)]
         pub use tiebreak_dispute::game::moves::{Bound, QuestionKind, SupplyBound};
     }
+
+    /// The reasons of losses, and which of them convict.
+    pub mod reason {
+        #[doc(inline)]
+        pub use tiebreak_dispute::game::reason::Reason;
+    }
+
+    /// The referee, a state machine that takes messages and the time.
+    pub mod referee {
+        #[doc(inline)]
+        pub use tiebreak_dispute::game::referee::{Ask, Referee, Taken};
+    }
+
+    /// The result of a game.
+    pub mod result {
+        #[doc(inline)]
+        pub use tiebreak_dispute::game::result::{GameResult, Loss, Played, Told};
+    }
+
+    /// The terms of a game, which all parties know before its first question.
+    pub mod terms {
+        #[doc(inline)]
+        pub use tiebreak_dispute::game::terms::{
+            Claim, ClaimedRun, Clocks, DisputedReceipt, INCREMENT_MIN, MOVES_MIN, Terms,
+        };
+    }
+
+    /// The attempts to reach a party that lost by the clock.
+    pub mod tried {
+        #[doc(inline)]
+        pub use tiebreak_dispute::game::tried::{End, Tried};
+    }
+
+    /// The file of a finished game, which anybody plays again.
+    pub mod verdict {
+        #[doc(inline)]
+        pub use tiebreak_dispute::game::verdict::{Event, GameVerdict};
+    }
+}
+
+/// Verdicts: the files, and what a check of one says.
+pub mod verdict {
+    #[doc(inline)]
+    pub use tiebreak_dispute::verdict::{
+        Claim, DataSlices, Disclosed, Finding, Fork, LogSlices, PhaseName, ProvenInput, ProvenTensor,
+        Rounded, RoundingClaim, Ruling, Scalar, TileClaim, Verdict, WeightsClaim,
+    };
 }

@@ -59,7 +59,7 @@
 #[doc(inline)]
 pub use tiebreak_engine::{
     Compiled, Engine, EngineError, Inputs, Observer, QuantisedTensor, Summary, Tensor, Value, Want,
-    WrongPart, fingerprint, outputs_of, reference, session,
+    WrongPart, outputs_of,
 };
 
 /// The engine of all cores.
@@ -70,15 +70,35 @@ pub mod cpu {
     pub use tiebreak_engine::cpu::native::Native;
 }
 
+/// The digest of fixed steps, which is the same on every engine.
+pub mod fingerprint {
+    #[doc(inline)]
+    pub use tiebreak_engine::fingerprint::{FINGERPRINT, fingerprint};
+}
+
 /// The engines of GPUs, through wgpu and through NVIDIA's driver.
 #[cfg(any(feature = "gpu", feature = "cuda"))]
 pub mod gpu {
+    #[doc(inline)]
+    pub use tiebreak_gpu::GpuEngine;
     #[cfg(feature = "gpu")]
     #[doc(inline)]
     pub use tiebreak_gpu::{AdapterName, Gpu, adapters};
     #[cfg(feature = "cuda")]
     #[doc(inline)]
-    pub use tiebreak_gpu::{Cublas, Cuda, cuda_devices};
+    pub use tiebreak_gpu::{Cublas, Cuda};
+}
+
+/// The scalar reference, element by element.
+pub mod reference {
     #[doc(inline)]
-    pub use tiebreak_gpu::{GpuEngine, Variant};
+    pub use tiebreak_engine::reference::Reference;
+}
+
+/// A program on an engine: micro-batches, their sum, the update.
+pub mod session {
+    #[doc(inline)]
+    pub use tiebreak_engine::session::{
+        Gradients, Session, StepObserver, StepOutcome, StepScalars, Unobserved,
+    };
 }

@@ -81,34 +81,34 @@ pub use tiebreak_job::spec::{
     ParameterGroup, ProgramSource, Sampling, WeightNames,
 };
 #[doc(inline)]
-pub use tiebreak_job::{JOB_MAX, JobError, Setting, computation};
+pub use tiebreak_job::{Evaluable, JOB_MAX, JobError, Setting, computation};
+
+/// The samples of a batch.
+pub mod data {
+    #[doc(inline)]
+    pub use tiebreak_job::data::{Dataset, batch_digest};
+}
 
 /// The elements of data files.
 pub mod element {
     #[doc(inline)]
-    pub use tiebreak_job::element::{ArrayPlace, Element};
-}
-
-/// The samples of a batch: which they are, and what they hold.
-pub mod data {
-    #[doc(inline)]
-    pub use tiebreak_job::data::{Dataset, FileNotFinite, Place, Sampler, Vocabulary, Within, batch_digest};
+    pub use tiebreak_job::element::Element;
 }
 
 /// The names of a run and of a computation.
 pub mod identity {
     #[doc(inline)]
-    pub use tiebreak_job::identity::{CONTRACT, ComputationSummary, RunSummary, philox_key, program_digest};
+    pub use tiebreak_job::identity::{CONTRACT, ComputationSummary, RunSummary, program_digest};
 }
 
 /// The origin of a run's first state.
 pub mod initial {
     #[doc(inline)]
-    pub use tiebreak_job::initial::{EarlierRun, Expected, InitialOrigin};
+    pub use tiebreak_job::initial::{EarlierRun, InitialOrigin};
 }
 
 /// The data files of a run, by digests.
 pub mod manifest {
     #[doc(inline)]
-    pub use tiebreak_job::manifest::{DataError, DataFile, FileManifest, FileSlices, GroupTree, Source};
+    pub use tiebreak_job::manifest::{DataError, DataFile, FileManifest, GroupTree, Source};
 }

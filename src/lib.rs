@@ -8,13 +8,13 @@
 //! | make a graph, its gradient, a model, a training step | [`program`] | |
 //! | read a job, know what a run is called | [`job`], [`job::computation::Computation`] | |
 //! | commit to tensors and records, sign, prove | [`commit`] | |
-//! | know which roundings are logged, and which are legal | [`rounding`] | |
+//! | read the thresholds of a job and the log of a step, bound legal roundings | [`rounding`] | |
 //! | check a verdict from its bytes alone, referee a dispute | [`dispute`] | |
 //! | run a graph or a step on a CPU | [`engine::cpu::Cpu`], [`engine::session`] | `engine` |
 //! | run it on a GPU | `engine::gpu` | `gpu`, `cuda` |
 //! | compute a step with all that its record promises | [`step::StepRequest`] | `engine` |
 //! | read a run's folder, evaluate its model | [`run::dir::Run`], [`evaluate`] | `engine` |
-//! | log rounding decisions, and take them from a log | [`observers`] | `engine` |
+//! | take rounding decisions from a log, and count them | [`observers`] | `engine` |
 //! | train | [`train`] | `engine` |
 //! | audit | [`audit`] | `engine` |
 //! | answer in a dispute, and ask | [`party`], [`net`] | `game` |
@@ -22,6 +22,8 @@
 //!
 //! Without any feature the crate is the *referee core*, the first six rows: it decides what is right from bytes alone, and has no engine, no
 //! threads, no files and no randomness. No feature changes a bit of any result.
+//!
+//! The modules list by name what somebody outside uses. The layers have more, for each other and for the command, and promise no stability.
 //!
 //! # Two engines, one result
 //!

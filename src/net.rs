@@ -15,5 +15,38 @@
 //! # Ok::<(), tiebreak::commit::Malformed>(())
 //! ```
 
-#[doc(inline)]
-pub use tiebreak_game::net::{clock, desk, journal, link, pass, referee, server, stop};
+/// The desk of a party, which keeps each answer before it gives it.
+pub mod desk {
+    #[doc(inline)]
+    pub use tiebreak_game::net::desk::{Desk, Refused, Respond};
+}
+
+/// The journal of a referee, from which it continues a game.
+pub mod journal {
+    #[doc(inline)]
+    pub use tiebreak_game::net::journal::{Entry, Journal};
+}
+
+/// A referee's connection to a party.
+pub mod link {
+    #[doc(inline)]
+    pub use tiebreak_game::net::link::Link;
+}
+
+/// The header by which a party knows its referee's requests.
+pub mod pass {
+    #[doc(inline)]
+    pub use tiebreak_game::net::pass::Pass;
+}
+
+/// The referee's loop.
+pub mod referee {
+    #[doc(inline)]
+    pub use tiebreak_game::net::referee::{Machine, Said, play};
+}
+
+/// A party over HTTP.
+pub mod server {
+    #[doc(inline)]
+    pub use tiebreak_game::net::server::{Server, ServerLimits};
+}

@@ -1,4 +1,4 @@
-//! Observers of the logged profile: log rounding decisions, and take them from a log.
+//! The logged profile: rounding decisions of a trainer, taken from a log and counted.
 //!
 //! A trainer with native products logs decisions, and an auditor takes them from the log:
 //!
@@ -46,16 +46,10 @@ pub mod choices {
     pub use tiebreak_run::observers::choices::{Choices, Look};
 }
 
-/// The thresholds of a machine, measured.
-pub mod calibrate {
-    #[doc(inline)]
-    pub use tiebreak_run::observers::calibrate::{Calibrator, Kernels, Measured};
-}
-
 /// The trainer's side.
 pub mod record {
     #[doc(inline)]
-    pub use tiebreak_run::observers::record::{Choice, Logged, Recorder, Rounder, Steer};
+    pub use tiebreak_run::observers::record::Logged;
 }
 
 /// The auditor's side.

@@ -87,9 +87,39 @@
 //! ```
 
 #[doc(inline)]
-pub use tiebreak_contract::program::{
-    builder, evaluation, expr, graph, operators, optimizer, phase, products, schedule,
-};
+pub use tiebreak_contract::program::{builder, phase};
+
+/// The operators that run alone, as a table.
+pub mod catalogue {
+    #[doc(inline)]
+    pub use tiebreak_contract::program::catalogue::{Appended, Attributes, Input, OPERATORS, Operator};
+}
+
+/// Programs from bytes that somebody sends.
+pub mod decoding {
+    #[doc(inline)]
+    pub use tiebreak_contract::program::decoding::{ProgramError, decode};
+}
+
+/// Programs as canonical bytes.
+pub mod encoding {
+    #[doc(inline)]
+    pub use tiebreak_contract::program::encoding::encode;
+}
+
+/// The bodies of elementwise operators, as lists of instructions.
+pub mod expr {
+    #[doc(inline)]
+    pub use tiebreak_contract::program::expr::{Body, BodyWriter, Instr, Reg};
+}
+
+/// Graphs: tensors, and nodes that are primitives.
+pub mod graph {
+    #[doc(inline)]
+    pub use tiebreak_contract::program::graph::{
+        Graph, LoggedProduct, Node, Port, Primitive, TensorId, TensorType, View, block_count,
+    };
+}
 
 /// The geometry of convolutions, which primitives carry.
 pub mod im2col {
@@ -109,38 +139,55 @@ pub mod keys {
     pub use tiebreak_contract::program::keys::{Key, Presence, Type};
 }
 
-/// A training step: three graphs, and the state between them.
-pub mod step {
-    #[doc(inline)]
-    pub use tiebreak_contract::program::step::{
-        Buffer, MicroBatch, Parameter, Program, StateTensor, StepSpec, inference_graph, state_bytes,
-    };
-}
-
-/// Programs as canonical bytes.
-pub mod encoding {
-    #[doc(inline)]
-    pub use tiebreak_contract::program::encoding::{PROGRAM_MAX, encode};
-}
-
-/// Programs from bytes that somebody sends.
-pub mod decoding {
-    #[doc(inline)]
-    pub use tiebreak_contract::program::decoding::{ProgramError, decode};
-}
-
-/// The operators that run alone, as a table.
-pub mod catalogue {
-    #[doc(inline)]
-    pub use tiebreak_contract::program::catalogue::{Appended, Attributes, Input, OPERATORS, Operator};
-}
-
 /// The built-in models, and the interface of a model.
 pub mod models {
     #[doc(inline)]
     pub use tiebreak_contract::program::models::{
         BatchTensor, Bert, BertForm, Block, Blocks, Gelu, Gpt, Init, Input, Inputs, KINDS, Llama, Lora, Loss,
         Mlp, Mode, Model, ModelParameter, Network, Norm, Normalization, Normalize, Order, ProductSize,
-        Resnet, Sizes, Statistic, Stem, Vgg11, VggNorm, Vit, keys, released,
+        Resnet, Sizes, Statistic, Stem, Vgg11, VggNorm, Vit, keys,
+    };
+
+    /// Names and layouts of a model's tensors in other libraries' files.
+    pub mod released {
+        #[doc(inline)]
+        pub use tiebreak_contract::program::models::released::{Made, Part, Released};
+    }
+}
+
+/// The operators of the contract, each with its gradient.
+pub mod operators {
+    #[doc(inline)]
+    pub use tiebreak_contract::program::operators::{
+        ConvVersion, Dropout, LinearClasses, LossRule, Moments, ProductOperand, Rotary, Seen, Window,
+        attention, avg_pool, batch_norm, causal_attention, conv2d, cross_entropy, dropout, flatten, gelu_erf,
+        gelu_tanh, grouped_conv2d, layer_norm, linear, max_pool, relu, residual, rms_norm, rotary,
+        rotary_tables,
+    };
+}
+
+/// The optimizers.
+pub mod optimizer {
+    #[doc(inline)]
+    pub use tiebreak_contract::program::optimizer::{Decay, Optimizer};
+}
+
+/// The digits of each class of products.
+pub mod products {
+    #[doc(inline)]
+    pub use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
+}
+
+/// The learning rate's schedule.
+pub mod schedule {
+    #[doc(inline)]
+    pub use tiebreak_contract::program::schedule::{Decay, Schedule};
+}
+
+/// A training step: three graphs, and the state between them.
+pub mod step {
+    #[doc(inline)]
+    pub use tiebreak_contract::program::step::{
+        Buffer, MicroBatch, Parameter, Program, StateTensor, StepSpec,
     };
 }

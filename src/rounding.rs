@@ -28,10 +28,22 @@
 //! ```
 
 #[doc(inline)]
-pub use tiebreak_record::rounding::{BITS_MAX, Decision, legal, near_tie, thresholds};
+pub use tiebreak_record::rounding::{BITS_MAX, Decision};
+
+/// The proved bound of legal roundings.
+pub mod legal {
+    #[doc(inline)]
+    pub use tiebreak_record::rounding::legal::{Accumulation, Illegal};
+}
 
 /// The log of one step.
 pub mod log {
     #[doc(inline)]
-    pub use tiebreak_record::rounding::log::{BlockPlace, Log, Proven, Shown, SliceProof, root};
+    pub use tiebreak_record::rounding::log::Log;
+}
+
+/// The thresholds from which roundings are logged.
+pub mod thresholds {
+    #[doc(inline)]
+    pub use tiebreak_record::rounding::thresholds::{Preset, Rounding};
 }

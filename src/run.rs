@@ -86,10 +86,7 @@
 //! ```
 
 #[doc(inline)]
-pub use tiebreak_run::run::{
-    Contents, Folder, Held, JobFiles, Memory, Reading, RunError, Store, Stored, checkpoint, dir, metrics,
-    read_job, read_program, traces, transcript,
-};
+pub use tiebreak_run::run::{Contents, Folder, Held, Memory, RunError, Store, Stored, read_job};
 
 /// Arrays in files, in and out.
 pub mod arrays {
@@ -97,16 +94,16 @@ pub mod arrays {
     pub use tiebreak_run::run::arrays::{Array, FloatType, read, write};
 }
 
-/// The data of a job, opened.
-pub mod data {
+/// Training states as safetensors files.
+pub mod checkpoint {
     #[doc(inline)]
-    pub use tiebreak_run::run::data::JobData;
+    pub use tiebreak_run::run::checkpoint::{digests, read};
 }
 
-/// The data of evaluations.
-pub mod evaluation {
+/// A run in a store.
+pub mod dir {
     #[doc(inline)]
-    pub use tiebreak_run::run::evaluation::{EvaluationData, of_run, open};
+    pub use tiebreak_run::run::dir::{Run, RunFile};
 }
 
 /// Files that appear whole or not at all.
@@ -115,26 +112,32 @@ pub mod disk {
     pub use tiebreak_run::run::disk::Disk;
 }
 
+/// The data of evaluations.
+pub mod evaluation {
+    #[doc(inline)]
+    pub use tiebreak_run::run::evaluation::{EvaluationData, of_run};
+}
+
+/// The metrics of a run, which are for people's charts.
+pub mod metrics {
+    #[doc(inline)]
+    pub use tiebreak_run::run::metrics::points;
+}
+
 /// The salt key that a reader brings.
 pub mod reader {
     #[doc(inline)]
     pub use tiebreak_run::run::reader::Salts;
 }
 
-/// The places of a run's files in a folder.
-pub mod paths {
+/// The traces of steps.
+pub mod traces {
     #[doc(inline)]
-    pub use tiebreak_run::run::paths::RunPaths;
+    pub use tiebreak_run::run::traces::read;
 }
 
-/// The first state of a run.
-pub mod initial {
+/// The transcript: all records of a run.
+pub mod transcript {
     #[doc(inline)]
-    pub use tiebreak_run::run::initial::state;
-}
-
-/// States between steps.
-pub mod states {
-    #[doc(inline)]
-    pub use tiebreak_run::run::states::{State, nearest_checkpoint};
+    pub use tiebreak_run::run::transcript::{Transcript, parse, read};
 }

@@ -10,16 +10,10 @@
 //! ```
 
 #[doc(inline)]
-pub use tiebreak_shaders::{all, compose_text, source};
+pub use tiebreak_shaders::{all, source};
 
 /// The rules of shaders that give the same bits everywhere.
 pub mod lint {
     #[doc(inline)]
     pub use tiebreak_shaders::lint::{Rule, Violation, check};
-}
-
-/// Shaders from texts with includes.
-pub mod compose {
-    #[doc(inline)]
-    pub use tiebreak_shaders::compose::{ComposeError, compose};
 }

@@ -38,10 +38,7 @@
 //! ```
 
 #[doc(inline)]
-pub use tiebreak_run::step::{
-    CommittedStep, Outputs, Parts, Roundings, RunStep, StepError, StepRequest, Tamper, Watch, gradient_root,
-    scalars, state_digests, state_root,
-};
+pub use tiebreak_run::step::{CommittedStep, Roundings, StepError, StepRequest, Watch, scalars};
 
 /// Values that are no numbers any more.
 pub mod finite {

@@ -75,13 +75,24 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-#[doc(inline)]
-pub use tiebreak_train::{
-    Beginning, Prepared, Progress, Silent, TrainError, begin, conduct, disk_needed, train,
-};
 #[cfg(feature = "testing")]
 #[doc(inline)]
-pub use tiebreak_train::{cheat, train_as};
+pub use tiebreak_train::train_as;
+#[doc(inline)]
+pub use tiebreak_train::{Beginning, Progress, Silent, TrainError, begin, disk_needed, train};
+
+/// Trainers who cheat, for tests and demonstrations.
+#[cfg(feature = "testing")]
+pub mod cheat {
+    #[doc(inline)]
+    pub use tiebreak_train::cheat::{Cheat, CheatKind};
+}
+
+/// What a trainer does at each step: as the job says, or otherwise.
+pub mod conduct {
+    #[doc(inline)]
+    pub use tiebreak_train::conduct::{Conduct, Honest};
+}
 
 /// The errors of several processes, which train by the command.
 pub mod ranks {

@@ -38,6 +38,7 @@ pub struct Damaged {
 
 impl Damaged {
     /// The file of a run that an error is about.
+    #[doc(hidden)] // for the layers above
     pub fn of(run: &Run, error: &RunError) -> Damaged {
         let root = &run.layout.root;
         let file = error.path().map(|path| path.strip_prefix(root).unwrap_or(path).display().to_string());

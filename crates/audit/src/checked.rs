@@ -66,6 +66,7 @@ impl Checked {
     ///
     /// # Errors
     /// If the head covers no record of that step.
+    #[doc(hidden)] // for the layers above
     pub fn step(&self, step: u32) -> Result<&StepRecord, RunError> {
         match self.transcript.records.get(step as usize) {
             Some(Record::Step { step, .. }) => Ok(step),
@@ -77,6 +78,7 @@ impl Checked {
     }
 
     /// The record at `index` with its proof.
+    #[doc(hidden)] // for the layers above
     pub fn proven(&self, index: u32) -> ProvenRecord {
         ProvenRecord {
             index: u64::from(index),
@@ -86,6 +88,7 @@ impl Checked {
     }
 
     /// A verdict on the record at `index`.
+    #[doc(hidden)] // for the layers above
     pub fn verdict(&self, run: &Run, index: u32, claim: Claim) -> Verdict {
         let record = Some(self.proven(index));
         Verdict::new(
@@ -98,6 +101,7 @@ impl Checked {
     }
 
     /// The losses of the records that are not finite. The bits of such a run can be right, but its training failed.
+    #[doc(hidden)] // for the layers above
     pub fn not_finite(&self) -> Option<LossesNotFinite> {
         self.not_finite.clone()
     }
@@ -108,6 +112,7 @@ impl Checked {
     }
 
     /// The reason why the audit cannot end with a match, unless it finds a difference.
+    #[doc(hidden)] // for the layers above
     pub fn undecided(&self) -> Option<Ground> {
         Ground::all([&self.unreached, &self.incomplete].into_iter().flatten().cloned().collect())
     }

@@ -75,6 +75,7 @@ impl Side {
 
 impl Listed {
     /// A correction, as a report lists it.
+    #[doc(hidden)] // for the layers above
     pub fn of(correction: &Correction, accepted: bool) -> Listed {
         Listed {
             digest: correction.digest(),
@@ -89,6 +90,7 @@ impl Listed {
     }
 
     /// A sentence for people.
+    #[doc(hidden)] // for the layers above
     pub fn line(&self) -> String {
         let Listed { digest, step, reason, text, .. } = self;
         let [old, new] = [&self.old, &self.new].map(|side| side.run.short());
@@ -107,6 +109,7 @@ impl Corrections {
     /// # Errors
     /// If a file cannot be read, is no correction by the run's key, or is of another run. Also if the run names no key, or there are
     /// too many.
+    #[doc(hidden)] // for the layers above
     pub fn read(run: &Run, more: &[PathBuf]) -> Result<Corrections, RunError> {
         let folder = run.layout.root.join(names::CORRECTIONS);
         let there = run.corrections()?;
@@ -139,6 +142,7 @@ impl Corrections {
     ///
     /// # Errors
     /// If a correction that was known is not among them.
+    #[doc(hidden)] // for the layers above
     pub fn known(mut self, digests: &[Digest]) -> Result<Corrections, RunError> {
         let (accepted, late): (Vec<_>, Vec<_>) =
             self.accepted.into_iter().partition(|(_, correction)| digests.contains(&correction.digest()));
@@ -154,12 +158,13 @@ impl Corrections {
     }
 
     /// The accepted correction that takes back the most records.
+    #[doc(hidden)] // for the layers above
     pub fn first(&self) -> Option<&Correction> {
         self.accepted.first().map(|(_, correction)| correction)
     }
 
     /// The digests of the accepted corrections.
-    pub fn digests(&self) -> Vec<Digest> {
+    pub(crate) fn digests(&self) -> Vec<Digest> {
         self.accepted.iter().map(|(_, correction)| correction.digest()).collect()
     }
 

@@ -341,7 +341,7 @@ fn tensors_text(tensors: &[String]) -> String {
 
 impl Ground {
     /// One ground from several; `None` if there are none.
-    pub fn all(mut grounds: Vec<Ground>) -> Option<Ground> {
+    pub(crate) fn all(mut grounds: Vec<Ground>) -> Option<Ground> {
         if grounds.len() > 1 { Some(Ground::Several(grounds)) } else { grounds.pop() }
     }
 

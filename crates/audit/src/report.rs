@@ -131,6 +131,7 @@ impl<W> Outcome<W> {
     }
 
     /// The same outcome with its ground mapped.
+    #[doc(hidden)] // for the layers above
     pub fn map<V>(self, ground: impl FnOnce(W) -> V) -> Outcome<V> {
         use Outcome::*;
         match self {

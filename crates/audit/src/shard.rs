@@ -25,7 +25,7 @@ impl Shard {
     }
 
     /// True if the shard has the segment with this index in the plan: segments are dealt in turn.
-    pub fn has(self, segment: usize) -> bool {
+    pub(crate) fn has(self, segment: usize) -> bool {
         segment as u64 % u64::from(self.of) == u64::from(self.number) - 1
     }
 }

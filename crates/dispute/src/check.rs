@@ -92,6 +92,7 @@ impl Verdict {
     }
 
     /// [`Verdict::examine`], with the progress of what takes long: bytes of the initial state that were made, and their total.
+    #[doc(hidden)] // for the layers above
     pub fn examine_watched(&self, key: Option<&PublicKey>, watch: &mut dyn FnMut(u64, u64)) -> Examination {
         let mut steps = Vec::new();
         let outcome = self.examined(key, &mut steps, watch);
@@ -138,6 +139,7 @@ impl Verdict {
     ///
     /// # Errors
     /// If the job or the program is malformed.
+    #[doc(hidden)] // for the layers above
     pub fn memory(&self) -> Result<u64, Malformed> {
         Ok(match &self.claim {
             Claim::Initial => state_bytes(&self.computation()?.program.state()),
@@ -150,6 +152,7 @@ impl Verdict {
     ///
     /// # Errors
     /// If job, program and summary contradict each other, or the claim is about what commitments hide.
+    #[doc(hidden)] // for the layers above
     pub fn computation(&self) -> Result<Computation, Malformed> {
         let program = self.program.as_ref().map(|program| program.0.as_slice());
         let summary = self.run.computation();

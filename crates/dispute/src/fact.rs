@@ -121,6 +121,7 @@ impl Display for OutputPart {
 
 impl Fact {
     /// A stable name of the kind of fact.
+    #[doc(hidden)] // for the layers above
     pub fn kind(&self) -> &'static str {
         match self {
             Fact::InitialRecord => "initial_record",

@@ -88,6 +88,7 @@ impl Verdict {
     ///
     /// # Errors
     /// If the verdict is no tile verdict or contradicts itself, or the bytes are not the committed tile.
+    #[doc(hidden)] // for the layers above
     pub fn narrowed(&self, disclosed: &[u8]) -> Result<Option<Verdict>, Malformed> {
         let (Claim::Tile(claim), Some(record)) = (&self.claim, &self.record) else {
             let kind = self.claim.kind();

@@ -281,6 +281,7 @@ pub struct Finding {
 impl Verdict {
     /// A verdict in the current format, with the text of the job and the bytes of the program file if it names one. The verdict
     /// is not checked.
+    #[doc(hidden)] // for the layers above
     pub fn new(
         run: RunSummary,
         (job, program): (String, Option<Vec<u8>>),

@@ -111,6 +111,7 @@ pub enum WrongPart {
 
 impl WrongPart {
     /// The name for programs, which no version changes.
+    #[doc(hidden)] // for the layers above
     pub fn kind(self) -> &'static str {
         match self {
             WrongPart::Product => "product",

@@ -26,6 +26,7 @@ pub enum Want {
 
 impl Want {
     /// True if the observer wants anything.
+    #[doc(hidden)] // for the layers above
     pub fn is_any(&self) -> bool {
         !matches!(self, Want::No)
     }

@@ -7,6 +7,7 @@ mod held;
 mod kept;
 mod load;
 mod share;
+mod tensors;
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -42,11 +43,13 @@ pub struct Gradients(Vec<Tensor>);
 
 impl Gradients {
     /// Gradients that are on the session's engine: the tensors of [`Program::gradients`], with their shapes.
+    #[doc(hidden)] // for the layers above
     pub fn of(tensors: Vec<Tensor>) -> Gradients {
         Gradients(tensors)
     }
 
     /// The tensors, in the order of [`Program::gradients`].
+    #[doc(hidden)] // for the layers above
     pub fn tensors(&self) -> &[Tensor] {
         &self.0
     }
@@ -65,6 +68,7 @@ pub struct StepOutcome {
 
 impl StepOutcome {
     /// The scalars in the order of [`UnreadOutcome::tensors`].
+    #[doc(hidden)] // for the layers above
     pub fn of([loss, clip, norm]: [u32; 3]) -> StepOutcome {
         StepOutcome { loss, clip, norm }
     }
@@ -199,6 +203,7 @@ impl<'e> Session<'e> {
     }
 
     /// True if logged products are computed by the engine's native kernels.
+    #[doc(hidden)] // for the layers above
     pub fn is_native(&self) -> bool {
         self.native
     }
@@ -207,6 +212,7 @@ impl<'e> Session<'e> {
     ///
     /// # Errors
     /// If the engine cannot compile the program's graph.
+    #[doc(hidden)] // for the layers above
     pub fn compute_exactly(&mut self) -> Result<(), EngineError> {
         if self.native {
             self.engine.release();
@@ -223,6 +229,7 @@ impl<'e> Session<'e> {
     }
 
     /// Runs no further graph after `end`: a method that would run one fails with [`EngineError::OutOfTime`].
+    #[doc(hidden)] // for the layers above
     pub fn stop_at(&mut self, end: Option<Instant>) {
         self.end = end;
     }
@@ -249,51 +256,6 @@ impl<'e> Session<'e> {
         &self.program
     }
 
-    /// The engine and the state's tensors on it, for callers that run other graphs on the state.
-    pub fn engine_and_state(&mut self) -> (&mut dyn Engine, &[Tensor]) {
-        (&mut *self.engine, &self.state)
-    }
-
-    /// Passes every state tensor's canonical bytes to `visit`, in order, with its place in [`Program::state`].
-    ///
-    /// # Errors
-    /// If the engine cannot read a tensor.
-    pub fn visit_state(&mut self, mut visit: impl FnMut(usize, &[u8])) -> Result<(), EngineError> {
-        for (&place, tensor) in self.held.places.iter().zip(&self.state) {
-            self.engine.read(tensor, &mut |bytes| visit(place, bytes))?;
-        }
-        Ok(())
-    }
-
-    /// The BLAKE3 roots of the state's tensors, in order, if the engine hashes them in its own memory.
-    ///
-    /// # Errors
-    /// If the engine fails.
-    pub fn state_roots(&mut self) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
-        self.engine.roots(&self.state)
-    }
-
-    /// The BLAKE3 roots of the gradients and the loss, in order, if the engine hashes them in its own memory.
-    ///
-    /// # Errors
-    /// If the engine fails.
-    pub fn gradient_roots(&mut self, gradients: &Gradients) -> Result<Option<Vec<[u8; 32]>>, EngineError> {
-        self.engine.roots(&gradients.0)
-    }
-
-    /// Replaces one tensor of the state.
-    ///
-    /// # Errors
-    /// If the engine cannot hold the tensor.
-    ///
-    /// # Panics
-    /// If the state has no tensor `index`.
-    pub fn replace_state(&mut self, index: usize, bytes: &[u8]) -> Result<(), EngineError> {
-        let tensor = self.engine.upload(&self.program.state()[index].ty(), bytes)?;
-        self.put(index, tensor);
-        Ok(())
-    }
-
     /// Copies the whole state out, in order.
     ///
     /// # Errors
@@ -302,38 +264,6 @@ impl<'e> Session<'e> {
         let mut state = Vec::with_capacity(self.state.len());
         self.visit_state(|_, bytes| state.push(bytes.to_vec()))?;
         Ok(state)
-    }
-
-    /// Passes every gradient's canonical bytes to `visit`, in the table's order, then the loss's bytes.
-    ///
-    /// # Errors
-    /// If the engine cannot read a tensor.
-    pub fn visit_gradients(
-        &mut self,
-        gradients: &Gradients,
-        mut visit: impl FnMut(usize, &[u8]),
-    ) -> Result<(), EngineError> {
-        for (i, tensor) in gradients.0.iter().enumerate() {
-            self.engine.read(tensor, &mut |bytes| visit(i, bytes))?;
-        }
-        Ok(())
-    }
-
-    /// Gradients from canonical bytes: of every gradient, in the table's order, then of the loss, without gaps.
-    ///
-    /// # Errors
-    /// If the engine cannot hold the gradients.
-    ///
-    /// # Panics
-    /// If there are too few bytes.
-    pub fn upload_gradients(&mut self, mut bytes: &[u8]) -> Result<Gradients, EngineError> {
-        let mut tensors = Vec::new();
-        for entry in self.program.gradients() {
-            let (own, rest) = bytes.split_at(entry.ty().bytes());
-            tensors.push(self.engine.upload(&entry.ty(), own)?);
-            bytes = rest;
-        }
-        Ok(Gradients(tensors))
     }
 
     fn upload_words(&mut self, dtype: DType, values: &[u32]) -> Result<Tensor, EngineError> {
@@ -436,6 +366,7 @@ impl<'e> Session<'e> {
     ///
     /// # Panics
     /// If there are fewer batches than terms, or an addition has no operands.
+    #[doc(hidden)] // for the layers above
     pub fn partial_sums(
         &mut self,
         scalars: StepScalars,
@@ -510,6 +441,7 @@ impl<'e> Session<'e> {
     ///
     /// # Panics
     /// If there are no batches, or no state is loaded.
+    #[doc(hidden)] // for the layers above
     pub fn whole_gradient(
         &mut self,
         scalars: StepScalars,
@@ -554,6 +486,7 @@ impl<'e> Session<'e> {
     ///
     /// # Errors
     /// As [`Session::update`].
+    #[doc(hidden)] // for the layers above
     pub fn update_unread(
         &mut self,
         scalars: StepScalars,

@@ -245,11 +245,13 @@ impl Computation {
     }
 
     /// True if the commitments hide, and the key is not at hand.
+    #[doc(hidden)] // for the layers above
     pub fn is_closed(&self) -> bool {
         self.job.hides() && self.salts.is_none()
     }
 
     /// The settings that the computation is made of, in words.
+    #[doc(hidden)] // for the layers above
     pub fn settings(&self) -> Vec<Setting> {
         computation_settings(&self.job, &self.summary)
     }

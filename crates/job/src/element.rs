@@ -26,6 +26,7 @@ pub enum Element {
 
 impl Element {
     /// The name in job files.
+    #[doc(hidden)] // for the layers above
     pub fn name(self) -> &'static str {
         match self {
             Element::U8 => "u8",
@@ -50,6 +51,7 @@ impl Element {
     }
 
     /// The type of the batch tensor that elements become: integers U32, floats F32.
+    #[doc(hidden)] // for the layers above
     pub fn dtype(self) -> DType {
         match self {
             Element::U8 | Element::U16 | Element::U32 | Element::I64 => DType::U32,
@@ -83,6 +85,7 @@ impl Element {
     ///
     /// # Errors
     /// If an integer is negative, or has more than 32 bits; the error is that integer.
+    #[doc(hidden)] // for the layers above
     pub fn words(self, bytes: &[u8]) -> Result<Vec<u32>, i64> {
         let pairs = || bytes.as_chunks().0.iter().map(|c| u16::from_le_bytes(*c));
         let fours = || bytes.as_chunks().0.iter().map(|c| u32::from_le_bytes(*c));

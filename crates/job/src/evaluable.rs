@@ -7,26 +7,31 @@ use tiebreak_contract::program::models::Network;
 use tiebreak_contract::program::network::NetworkModel;
 use tiebreak_contract::program::products::ProductTable;
 
-/// A model that can be evaluated.
-#[doc(hidden)] // for the layers above
+/// A model that can be evaluated. Its methods are for the layers above: models of jobs and network files implement them.
 pub trait Evaluable {
     /// The network.
+    #[doc(hidden)]
     fn network(&self) -> &dyn Network;
 
     /// Digits and grids of the products.
+    #[doc(hidden)]
     fn products(&self) -> &ProductTable;
 
     /// The label that the loss ignores, if there is one.
+    #[doc(hidden)]
     fn ignored(&self) -> Option<u32>;
 
     /// Samples of a micro-batch.
+    #[doc(hidden)]
     fn micro_batch(&self) -> u32;
 
     /// The keys and products that decide the logits, beside parameters and buffers, by ascending key. Layout: `docs/INFERENCE.md`,
     /// Receipts of predictions.
+    #[doc(hidden)]
     fn settings(&self) -> Vec<(String, String)>;
 
     /// Why so many samples cannot be computed at once by the model of a job, if they cannot.
+    #[doc(hidden)]
     fn batch_error(&self, job: &Job, samples: u32) -> Option<String>;
 }
 

@@ -100,6 +100,7 @@ impl Job {
     ///
     /// # Errors
     /// If a pattern matches no tensor, too many patterns contain a `*`, or all parameters are named.
+    #[doc(hidden)] // for the layers above
     pub fn reinitialized(&self) -> Result<Vec<String>, String> {
         let (Some(job), patterns) = (self.model(), self.init.reinitialize.as_slice()) else {
             return Ok(Vec::new());

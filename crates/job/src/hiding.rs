@@ -7,6 +7,7 @@ pub const HIDING: u32 = 1;
 
 impl Job {
     /// True if the commitments of the job's runs hide what they are of.
+    #[doc(hidden)] // for the layers above
     pub fn hides(&self) -> bool {
         self.commit.scheme == HIDING
     }

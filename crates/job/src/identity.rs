@@ -105,6 +105,7 @@ impl RunSummary {
     ///
     /// # Errors
     /// If the key is malformed.
+    #[doc(hidden)] // for the layers above
     pub fn named_key(&self) -> Result<Option<PublicKey>, Malformed> {
         self.trainer_key.as_deref().map(PublicKey::from_text).transpose()
     }

@@ -128,6 +128,7 @@ impl EarlierRun {
     ///
     /// # Errors
     /// If the head does not cover a final record.
+    #[doc(hidden)] // for the layers above
     pub fn finish(&self) -> Result<(Digest, Digest, StateRoots), Malformed> {
         // An audit of the earlier run says whose key signed the head.
         let (head, _) = Head::from_note(&self.head, None)?;
@@ -155,6 +156,7 @@ impl InitialOrigin {
     ///
     /// # Errors
     /// If the job names another origin, or the declared origin contradicts itself.
+    #[doc(hidden)] // for the layers above
     pub fn check(&self, job: &Job) -> Result<(), Malformed> {
         let fits = match self {
             InitialOrigin::Seed => job.init.run.is_none() && job.init.weights.is_empty(),
@@ -184,6 +186,7 @@ impl InitialOrigin {
     }
 
     /// The origin in words.
+    #[doc(hidden)] // for the layers above
     pub fn source(&self) -> &'static str {
         match self {
             InitialOrigin::Seed => "the seed",
@@ -193,6 +196,7 @@ impl InitialOrigin {
     }
 
     /// The digest that a run id covers.
+    #[doc(hidden)] // for the layers above
     pub fn digest(&self) -> Digest {
         let mut e = Encoder::default();
         match self {
@@ -219,6 +223,7 @@ impl InitialOrigin {
     ///
     /// # Errors
     /// If the proof of an earlier run's record does not hold.
+    #[doc(hidden)] // for the layers above
     pub fn expected(&self, program: &Program, key: [u32; 2]) -> Result<Expected, Malformed> {
         self.expected_watched(program, key, &mut |_| {})
     }
@@ -227,6 +232,7 @@ impl InitialOrigin {
     ///
     /// # Errors
     /// As [`InitialOrigin::expected`].
+    #[doc(hidden)] // for the layers above
     pub fn expected_watched(
         &self,
         program: &Program,

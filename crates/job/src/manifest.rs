@@ -155,11 +155,13 @@ impl GroupTree {
     }
 
     /// The values one after another.
+    #[doc(hidden)] // for the layers above
     pub fn encode(&self) -> Vec<u8> {
         self.0.concat()
     }
 
     /// The number of bytes of a file's encoded values.
+    #[doc(hidden)] // for the layers above
     pub fn bytes(manifest: &FileManifest) -> u64 {
         32 * pieces(manifest.bytes, GROUP_BYTES) as u64
     }
@@ -185,6 +187,7 @@ impl GroupTree {
     ///
     /// # Errors
     /// If their number is wrong, or they do not give the manifest's root.
+    #[doc(hidden)] // for the layers above
     pub fn decode(bytes: &[u8], manifest: &FileManifest) -> Result<GroupTree, Malformed> {
         let wrong = |why: String| Malformed::invalid("file tree", why);
         let ((groups, rest), due) = (bytes.as_chunks::<32>(), GroupTree::bytes(manifest));
@@ -252,6 +255,7 @@ impl DataFile {
     ///
     /// # Errors
     /// If a slice does not match the manifest.
+    #[doc(hidden)] // for the layers above
     pub fn from_slices(
         path: PathBuf,
         manifest: FileManifest,
@@ -291,12 +295,13 @@ impl DataFile {
     }
 
     /// The file's path, for errors.
+    #[doc(hidden)] // for the layers above
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// The file's length in bytes.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.manifest.bytes
     }
 
@@ -304,7 +309,7 @@ impl DataFile {
     ///
     /// # Errors
     /// If the file ends before, or the bytes cannot be read or do not match the manifest.
-    pub fn read(&mut self, first: u64, len: usize) -> Result<Vec<u8>, DataError> {
+    pub(crate) fn read(&mut self, first: u64, len: usize) -> Result<Vec<u8>, DataError> {
         let end = first.checked_add(len as u64).filter(|end| *end <= self.manifest.bytes);
         let end = end.ok_or_else(|| DataError::invalid(&self.path, "the file is too short"))?;
         let mut bytes = Vec::with_capacity(len);
@@ -393,6 +398,7 @@ impl DataFile {
     ///
     /// # Errors
     /// If their groups cannot be read again.
+    #[doc(hidden)] // for the layers above
     pub fn slices_read(&mut self) -> Result<Option<FileSlices>, DataError> {
         let bits = |(word, bits): (usize, &u64)| {
             let bits = *bits;

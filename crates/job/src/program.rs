@@ -8,11 +8,11 @@ use super::check::{Wrong, check_table};
 use super::data_keys::data_error;
 use super::parse::{JobError, JobText, batch_error};
 use super::reference::keys_of;
-use super::spec::{Job, ProgramSource};
+use super::spec::{Job, ModelJob, ProgramSource};
 use tiebreak_contract::program::decoding::decode;
 use tiebreak_contract::program::encoding::encode;
 use tiebreak_contract::program::models::KINDS;
-use tiebreak_contract::program::step::Program;
+use tiebreak_contract::program::step::{Program, StepSpec};
 
 /// The job of a text without the keys that describe a program, since the program is in a file. `None` if this version knows the
 /// job's model kind, or the text has no kind.
@@ -46,6 +46,7 @@ impl Job {
     ///
     /// # Errors
     /// As [`Job::parse`].
+    #[doc(hidden)] // for the layers above
     pub fn of_run(name: &str, text: &str) -> Result<Job, JobError> {
         Job::parse(name, text).or_else(|error| of_program_file(name, text).unwrap_or(Err(error)))
     }
@@ -113,6 +114,46 @@ impl Job {
                 ))
             }
         }
+    }
+}
+
+#[doc(hidden)] // for the layers above
+impl ModelJob {
+    /// The specification of a step of the job.
+    pub fn step_spec(&self) -> StepSpec {
+        StepSpec {
+            model: self.model.clone(),
+            optimizer: self.optimizer.optimizer.clone(),
+            clip_norm: self.clip_norm,
+            loss: self.loss,
+            micro_batch: self.batch.micro_batch,
+            micro_batches: self.batch.micro_batches,
+            products: self.products.clone(),
+        }
+    }
+}
+
+#[doc(hidden)] // for the layers above
+impl Job {
+    /// The model kind that the job's program is derived from; `None` if the program is a file.
+    pub fn model(&self) -> Option<&ModelJob> {
+        match &self.source {
+            ProgramSource::Model(model) => Some(model),
+            ProgramSource::File(_) => None,
+        }
+    }
+
+    /// The path of the job's program file, relative to the job file.
+    pub fn program_file(&self) -> Option<&str> {
+        match &self.source {
+            ProgramSource::Model(_) => None,
+            ProgramSource::File(path) => Some(path),
+        }
+    }
+
+    /// True if the program never clips its gradients, so that every clip factor is 1. Only a model kind tells.
+    pub fn never_clips(&self) -> bool {
+        self.model().is_some_and(|model| model.clip_norm.is_none())
     }
 }
 

@@ -12,7 +12,6 @@ use tiebreak_contract::program::operators::LossRule;
 use tiebreak_contract::program::optimizer::{Decay, Optimizer};
 use tiebreak_contract::program::products::{ProductClass, ProductDigits, ProductTable};
 use tiebreak_contract::program::schedule::Schedule;
-use tiebreak_contract::program::step::StepSpec;
 use tiebreak_record::rounding::thresholds::Rounding;
 
 /// A parsed and validated job.
@@ -136,6 +135,7 @@ impl DataSpec {
     ///
     /// # Errors
     /// If the kind of data takes another number of files.
+    #[doc(hidden)] // for the layers above
     pub fn in_files(&self, names: &[String]) -> Result<DataSpec, String> {
         let files = self.files.with_paths(names)?;
         Ok(DataSpec { files, validation_split: None, ..self.clone() })
@@ -332,11 +332,13 @@ fn paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::E
 
 impl DataFiles {
     /// The files, in order, each once.
+    #[doc(hidden)] // for the layers above
     pub fn paths(&self) -> Vec<&str> {
         self.named().into_iter().map(|(_, path)| path).collect()
     }
 
     /// The files, in order, each once, with the key that names it.
+    #[doc(hidden)] // for the layers above
     pub fn named(&self) -> Vec<(&'static str, &str)> {
         fn all<'a>(key: &'static str, paths: &'a [String]) -> impl Iterator<Item = (&'static str, &'a str)> {
             paths.iter().map(move |path| (key, path.as_str()))
@@ -397,6 +399,7 @@ impl DataFiles {
     }
 
     /// The kind of a classifier's inputs.
+    #[doc(hidden)] // for the layers above
     pub fn input(&self) -> Input {
         match self {
             DataFiles::Arrays(arrays) if arrays.dtype.dtype() == DType::F32 => Input::Values,
@@ -450,6 +453,7 @@ fn some_paths<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Vec<S
 
 impl EvaluationSpec {
     /// True if there is an evaluation after this step of a run of `steps` steps.
+    #[doc(hidden)] // for the layers above
     pub fn is_due(&self, step: u32, steps: u32) -> bool {
         step > 0 && (step.is_multiple_of(self.every) || step == steps)
     }
@@ -549,50 +553,14 @@ impl DigitsSpec {
     }
 }
 
-impl ModelJob {
-    /// The specification of a step of the job.
-    pub fn step_spec(&self) -> StepSpec {
-        StepSpec {
-            model: self.model.clone(),
-            optimizer: self.optimizer.optimizer.clone(),
-            clip_norm: self.clip_norm,
-            loss: self.loss,
-            micro_batch: self.batch.micro_batch,
-            micro_batches: self.batch.micro_batches,
-            products: self.products.clone(),
-        }
-    }
-}
-
+#[doc(hidden)] // for the layers above
 impl Job {
-    /// The model kind that the job's program is derived from; `None` if the program is a file.
-    pub fn model(&self) -> Option<&ModelJob> {
-        match &self.source {
-            ProgramSource::Model(model) => Some(model),
-            ProgramSource::File(_) => None,
-        }
-    }
-
-    /// The path of the job's program file, relative to the job file.
-    pub fn program_file(&self) -> Option<&str> {
-        match &self.source {
-            ProgramSource::Model(_) => None,
-            ProgramSource::File(path) => Some(path),
-        }
-    }
-
-    /// True if the program never clips its gradients, so that every clip factor is 1. Only a model kind tells.
-    pub fn never_clips(&self) -> bool {
-        self.model().is_some_and(|model| model.clip_norm.is_none())
-    }
-
     /// True if the state after this step is kept (step 0 is the initial state).
     pub fn is_checkpoint(&self, step: u32) -> bool {
         step.is_multiple_of(self.checkpoint.every) || step == self.steps
     }
 
     /// True if a trainer publishes a head over so many records.
-    #[doc(hidden)] // for the layers above
     pub fn has_head(&self, size: u64) -> bool {
         let (steps, every) = (u64::from(self.steps), u64::from(self.commit.head_every));
         size == 1 || size == steps + 2 || (2..=steps).contains(&size) && (size - 1).is_multiple_of(every)

@@ -76,6 +76,7 @@ impl Evaluator {
     ///
     /// # Errors
     /// If a tensor of such a batch would be too large.
+    #[doc(hidden)] // for the layers above
     pub fn memory(job: &Job, model: &dyn Evaluable, batch: u32) -> Result<u64, String> {
         fits(job, model, batch)?;
         Ok(peak_bytes(&evaluation_graph(model.network(), model.products(), batch)))
@@ -137,6 +138,7 @@ impl Evaluator {
     ///
     /// # Errors
     /// If the engine fails.
+    #[doc(hidden)] // for the layers above
     pub fn sample_losses(
         &self,
         engine: &mut dyn Engine,
@@ -271,6 +273,7 @@ pub struct Found {
 
 impl Report {
     /// The form of a report.
+    #[doc(hidden)] // for the layers above
     pub const FORMAT: &str = "tiebreak evaluation 1";
 
     /// Reads a report's text.

@@ -55,6 +55,7 @@ pub enum TrainError {
 
 impl TrainError {
     /// True if training ended as requested, and everything up to there is written.
+    #[doc(hidden)] // for the layers above
     pub fn is_an_end(&self) -> bool {
         matches!(
             self,

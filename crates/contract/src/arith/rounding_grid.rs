@@ -51,6 +51,7 @@ impl GridRule {
     /// The index that a program's rounding gives a result. `high` is the nearest binary32; `value` is `high` with its rest added.
     /// On binary32 itself the index is that of `high`: the rest may have been rounded to exactly half a unit, and then no longer
     /// tells the side.
+    #[doc(hidden)] // for the layers above
     pub fn rounded(self, grid: RoundingGrid, high: u32, value: f64) -> i64 {
         grid.index(if self.bits == 32 { f64::from(f32::from_bits(high)) } else { value })
     }
@@ -61,22 +62,26 @@ impl GridRule {
     }
 
     /// True if the grid is finer than bfloat16: kernels accumulate in binary64, and a product is known in two parts.
+    #[doc(hidden)] // for the layers above
     pub fn is_wide(self) -> bool {
         self.bits > 16
     }
 
     /// The addend that, with both absmaxes' fields, gives the floor's exponent. The size of a dot product of K terms is about
     /// 2^(ea + eb) * sqrt(K).
+    #[doc(hidden)] // for the layers above
     pub fn floor_offset(self, k: u32) -> i32 {
         k.max(1).ilog2() as i32 / 2 - i32::from(self.floor) - 2 * 126
     }
 
     /// The least exponent that a floor may have: the quantum of binary32's subnormals, cut to the grid's bits.
+    #[doc(hidden)] // for the layers above
     pub fn floor_min(self) -> i32 {
         -149 + 32 - i32::from(self.bits)
     }
 
     /// The grid of an element whose row and column have these absmaxes ([`super::digits::group_absmax`]).
+    #[doc(hidden)] // for the layers above
     pub fn grid(self, k: u32, absmax_a: u32, absmax_b: u32) -> RoundingGrid {
         let least = self.floor_min();
         let floor = if self.floor == 0 {

@@ -569,6 +569,7 @@ impl Operator {
 
     /// For each input whose numbers index another: (the input, the bound that its numbers must be below, by the
     /// shapes).
+    #[doc(hidden)] // for the layers above
     pub fn index_bounds(&self, shapes: &[Vec<u32>]) -> Vec<(usize, u32)> {
         let is_loss = self.name.ends_with("cross_entropy") || self.name == "evaluation";
         let classes = || shapes[0][usize::from(is_loss)];

@@ -68,6 +68,7 @@ impl View {
     }
 
     /// True if the view's elements follow one another in memory.
+    #[doc(hidden)] // for the layers above
     pub fn is_contiguous(&self) -> bool {
         let follows = row_major(self.dims);
         (0..4).all(|d| self.dims[d] == 1 || self.strides[d] == follows[d])
@@ -357,12 +358,14 @@ pub struct LoggedProduct {
 
 impl LoggedProduct {
     /// [batch, M, N, K].
+    #[doc(hidden)] // for the layers above
     pub fn dims(&self) -> [usize; 4] {
         let (a, b) = (&self.a.dims, &self.b.dims);
         [a[0] * a[1], a[2], b[2], a[3]].map(|d| d as usize)
     }
 
     /// Elements of the output.
+    #[doc(hidden)] // for the layers above
     pub fn elements(&self) -> usize {
         let [batch, m, n, _] = self.dims();
         batch * m * n
@@ -403,6 +406,7 @@ impl Graph {
 
     /// The arithmetic operations of a node: two for each term of a product, one for each instruction of a body and each term of a
     /// sum or maximum.
+    #[doc(hidden)] // for the layers above
     pub fn flops(&self, node: &Node) -> u64 {
         let elements = |shape: &[u32]| shape.iter().fold(1, |n: u64, &d| n.saturating_mul(u64::from(d)));
         let len = |id| elements(&self.tensor(id).shape);
@@ -420,6 +424,7 @@ impl Graph {
     }
 
     /// The nodes that make the tensors, for callers with many questions: a search for one node takes as long as there are nodes.
+    #[doc(hidden)] // for the layers above
     pub fn makers(&self) -> Makers {
         let mut of = vec![None; self.tensors.len()];
         for (number, node) in self.nodes.iter().enumerate() {

@@ -18,6 +18,7 @@ pub struct ConvGeometry {
 
 impl ConvGeometry {
     /// The patches of a convolution over images of `image` pixels; `None` if the kernel does not fit in them.
+    #[doc(hidden)] // for the layers above
     pub fn of_image(image: [u32; 2], kernel: [u32; 2], stride: u32, padding: u32) -> Option<ConvGeometry> {
         let fits = |d: usize| {
             let places = padding.checked_mul(2)?.checked_add(image[d])?.checked_sub(kernel[d])?;
@@ -27,6 +28,7 @@ impl ConvGeometry {
     }
 
     /// The patches of the output's gradient whose product with the kernel is the gradient of an input of `image` pixels.
+    #[doc(hidden)] // for the layers above
     pub fn transposed(self, image: [u32; 2]) -> ConvGeometry {
         ConvGeometry { size: image, transposed: true, ..self }
     }
@@ -65,6 +67,7 @@ pub struct DigitPatches {
 
 impl DigitPatches {
     /// Samples and channels of images of `rows` rows of `k` integers; `None` if a row is no whole number of images or pixels.
+    #[doc(hidden)] // for the layers above
     pub fn images(&self, rows: u32, k: u32) -> Option<[u32; 2]> {
         let pixels = self.image[0].checked_mul(self.image[1]).filter(|&n| n > 0)?;
         let others = k.is_multiple_of(pixels).then_some(k / pixels)?;

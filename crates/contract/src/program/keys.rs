@@ -243,11 +243,13 @@ impl Type {
     }
 
     /// True if an integer is within the bounds.
+    #[doc(hidden)] // for the layers above
     pub fn has_integer(&self, n: i128) -> bool {
         matches!(self, Type::Integer { least, most } if (*least..=*most).contains(&n))
     }
 
     /// True if a number is within the bounds, compared as binary32, in which the program computes.
+    #[doc(hidden)] // for the layers above
     pub fn has_number(&self, x: f64) -> bool {
         let Type::Number { least, above, below } = *self else { return false };
         let x = x as f32;
@@ -256,6 +258,7 @@ impl Type {
     }
 
     /// The type of a list's elements, and the range of their number; `None` where no list is allowed.
+    #[doc(hidden)] // for the layers above
     pub fn elements(&self) -> Option<(Type, RangeInclusive<usize>)> {
         Some(match *self {
             Type::List { of, least, most } => (*of, least..=most),
@@ -267,6 +270,7 @@ impl Type {
     }
 
     /// The bounds in words; empty if there are none.
+    #[doc(hidden)] // for the layers above
     pub fn bounds(&self) -> String {
         match self {
             Type::Integer { least, most } if *most >= U32_MAX => format!("at least {least}"),

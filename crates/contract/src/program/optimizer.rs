@@ -58,6 +58,7 @@ pub struct Treatment {
 
 impl Optimizer {
     /// The default treatment of a parameter. `decayed` is true if the model marks the parameter for weight decay.
+    #[doc(hidden)] // for the layers above
     pub fn treatment(&self, decayed: bool) -> Treatment {
         let weight_decay = if decayed { self.weight_decay() } else { 0.0 };
         Treatment { frozen: false, weight_decay, decay: Decay::Decoupled, rate_factor: 1.0 }

@@ -94,6 +94,7 @@ impl ProductDigits {
     }
 
     /// The error in these numbers, if there is one.
+    #[doc(hidden)] // for the layers above
     pub fn error(&self) -> Option<String> {
         let fits = |d: u8| (1..=DIGITS_MAX as u8).contains(&d);
         if !fits(self.digits_a) || !fits(self.digits_b) {
@@ -135,6 +136,7 @@ impl ProductTable {
 
     /// Two digits, and three for the operands whose rows are wide in range: the loss's gradient, attention probabilities and
     /// their gradients.
+    #[doc(hidden)] // for the layers above
     pub fn two_and_three() -> ProductTable {
         let mut table = ProductTable::uniform(2);
         for class in WIDE {
@@ -178,6 +180,7 @@ impl ProductTable {
     }
 
     /// Rounds a class to a grid, so that native kernels may compute it.
+    #[doc(hidden)] // for the layers above
     pub fn set_logged(&mut self, class: ProductClass, rule: GridRule) {
         self.logged[class as usize] = Some(rule);
     }

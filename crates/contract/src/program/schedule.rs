@@ -44,11 +44,13 @@ pub struct Schedule {
 
 impl Schedule {
     /// The kind of fall of the learning rate.
+    #[doc(hidden)] // for the layers above
     pub fn kind(&self) -> Decay {
         self.kind.unwrap_or(if self.floor.is_some() { Decay::Cosine } else { Decay::Constant })
     }
 
     /// The learning rate of the last step of a line or a cosine; `None` for the other kinds.
+    #[doc(hidden)] // for the layers above
     pub fn floor(&self) -> Option<f32> {
         matches!(self.kind(), Decay::Linear | Decay::Cosine).then(|| self.floor.unwrap_or(0.0))
     }
@@ -90,6 +92,7 @@ impl Schedule {
     }
 
     /// The error in numbers that are each within the bounds of their keys, if there is one: (key, why).
+    #[doc(hidden)] // for the layers above
     pub fn error(&self) -> Option<(&'static str, String)> {
         let kind = self.kind();
         if self.floor.is_some() && self.floor().is_none() {

@@ -189,12 +189,12 @@ pub struct Program {
     pub buffers: Vec<Buffer>,
     /// The names of the state tensors that the optimizer keeps for each trained parameter; each tensor is +0 at first.
     pub slots: Vec<String>,
-    /// params, buffers, batch, scalars -> `grad/*` of trained parameters, moments, `labels` if [`Program::counts_labels`], `loss`.
+    /// params, buffers, batch, scalars -> `grad/*` of trained parameters, moments, `labels` if the program counts labels, `loss`.
     pub micro: Graph,
     /// `left/*` + `right/*` -> `grad/*`, moments, `labels`, `loss`.
     pub accumulate: Graph,
     /// params, buffers, slots, grads, moments, scalars -> trained params, buffers, slots, `clip`, `norm`. If
-    /// [`Program::counts_labels`], `labels` is an input too, and `loss` is an input and an output.
+    /// the program counts labels, `labels` is an input too, and `loss` is an input and an output.
     pub update: Graph,
 }
 
@@ -205,6 +205,7 @@ impl Program {
     }
 
     /// [`Program::new`], with the parameters frozen whose names `frozen` picks.
+    #[doc(hidden)] // for the layers above
     pub fn with_frozen(spec: StepSpec, frozen: impl Fn(&str) -> bool) -> Program {
         let optimizer = spec.optimizer.clone();
         let treatment = |row: &ModelParameter| Treatment {
@@ -216,6 +217,7 @@ impl Program {
     }
 
     /// [`Program::new`], with a given treatment of each parameter, in the order of the model's table.
+    #[doc(hidden)] // for the layers above
     pub fn with_treatments<M>(spec: StepSpec<M>, treatments: Vec<Treatment>) -> Program
     where
         M: Deref<Target = dyn Network>,
@@ -258,6 +260,7 @@ impl Program {
     }
 
     /// [`Program::state`], with the initial values of each tensor.
+    #[doc(hidden)] // for the layers above
     pub fn state_with_init(&self) -> Vec<(StateTensor, Init)> {
         let entry = |name: String, shape: &[u32], init| (StateTensor { name, shape: shape.to_vec() }, init);
         let parameters = self.parameters.iter().map(|p| entry(port::parameter(&p.name), &p.shape, p.init));
@@ -277,7 +280,7 @@ impl Program {
     }
 
     /// The tensors that a micro-batch, or a sum of micro-batches, yields. The tensors are every trained parameter's gradient, the
-    /// moments of each of [`Program::statistics`], the labels if [`Program::counts_labels`], and the loss.
+    /// moments of each of [`Program::statistics`], the labels if the micro graph counts them, and the loss.
     pub fn gradients(&self) -> Vec<StateTensor> {
         let moments = self.statistics().iter().flat_map(moment_table).collect::<Vec<_>>();
         let scalars = scalar_table(self.counts_labels());
@@ -286,13 +289,14 @@ impl Program {
 
     /// The number of tensors of [`Program::gradients`], from the first, that the update reads. The update reads all if it counts
     /// labels; else all but the loss, which is then the step's loss unchanged.
+    #[doc(hidden)] // for the layers above
     pub fn updated_from(&self) -> usize {
         self.gradients().len() - usize::from(!self.counts_labels())
     }
 
     /// True if the micro graph counts labels, with an output `labels`. Then the update makes means of all sums over
     /// micro-batches.
-    pub fn counts_labels(&self) -> bool {
+    pub(crate) fn counts_labels(&self) -> bool {
         self.micro.output(port::LABELS).is_some()
     }
 
@@ -336,11 +340,13 @@ impl Program {
     }
 
     /// The value of [`port::FACTOR`], a binary32 pattern.
+    #[doc(hidden)] // for the layers above
     pub fn factor(&self) -> u32 {
         float::div(float::ONE, float::from_u32(self.samples() * self.labels_per_sample))
     }
 
     /// The values of [`port::CORRECTION1`] and [`port::CORRECTION2`] at a step (from 1), binary32 patterns: 1 where there is no beta.
+    #[doc(hidden)] // for the layers above
     pub fn bias_corrections(&self, step: u32) -> [u32; 2] {
         [0, 1].map(|i| {
             let beta = self.corrections.get(i);

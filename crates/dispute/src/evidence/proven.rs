@@ -113,6 +113,7 @@ pub enum Scalar {
 
 impl Scalar {
     /// The name in reports.
+    #[doc(hidden)] // for the layers above
     pub fn name(self) -> &'static str {
         match self {
             Scalar::Clip => "clip factor",
@@ -137,6 +138,7 @@ pub struct DataSlices {
 
 impl DataSlices {
     /// The file's index, and its slices.
+    #[doc(hidden)] // for the layers above
     pub fn parts(&self) -> (usize, FileSlices) {
         let DataSlices { file, slices, bytes, siblings } = self.clone();
         (file, FileSlices { slices, bytes: bytes.0, siblings: siblings.0 })

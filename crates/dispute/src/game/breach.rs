@@ -296,7 +296,7 @@ pub enum Breach {
 
 impl Breach {
     /// The reason why a party loses by this breach.
-    pub fn reason(&self) -> Reason {
+    pub(crate) fn reason(&self) -> Reason {
         use Breach::*;
         match self {
             NoRecord { .. } | Record { .. } | FinalState | Element { .. } | Position | Subtotal => {
@@ -331,6 +331,7 @@ impl Breach {
     }
 
     /// A stable name of the breach.
+    #[doc(hidden)] // for the layers above
     pub fn kind(&self) -> &'static str {
         use Breach::*;
         match self {
@@ -411,6 +412,7 @@ pub enum Unsettled {
 
 impl Unsettled {
     /// A stable name of the outcome.
+    #[doc(hidden)] // for the layers above
     pub fn kind(&self) -> &'static str {
         match self {
             Unsettled::NoDecision(_) => "no_decision",

@@ -30,6 +30,7 @@ const LOGGED_TERMS: u64 = 12;
 
 impl Fold {
     /// The most terms whose operands one answer carries.
+    #[doc(hidden)] // for the layers above
     pub fn terms_max(self) -> u64 {
         match self {
             Fold::Product => PRODUCT_TERMS,

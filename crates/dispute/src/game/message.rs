@@ -131,7 +131,7 @@ pub enum Tree {
 
 impl Tree {
     /// The kind of the leaves, in words.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Tree::Transcript => "records",
             Tree::Batch { .. } => "batch",
@@ -190,7 +190,7 @@ pub enum Field {
 
 impl Field {
     /// In words.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Field::Gradient { .. } => "gradient",
             Field::State => "state",
@@ -422,6 +422,7 @@ pub struct Supplied {
 
 impl Supplied {
     /// The digest by which a question names the part that it carries.
+    #[doc(hidden)] // for the layers above
     pub fn digest(&self) -> Digest {
         hash("tiebreak 2 supplied", &to_bytes(self))
     }
@@ -487,6 +488,7 @@ impl Asked {
     }
 
     /// The digest that an answer refers to: the question without its carried part, whose digest the question has.
+    #[doc(hidden)] // for the layers above
     pub fn digest(&self) -> Digest {
         hash("tiebreak 2 question", &to_bytes(&Asked::new(self.game, self.turn, self.question.clone())))
     }

@@ -156,6 +156,7 @@ impl Referee {
     }
 
     /// The rules that follow from the terms.
+    #[doc(hidden)] // for the layers above
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
@@ -314,6 +315,7 @@ impl Referee {
     }
 
     /// Takes reports of how parties whose time is up were asked; the next [`Referee::tick`] attaches them.
+    #[doc(hidden)] // for the layers above
     pub fn tried(&mut self, tried: &[Tried]) {
         self.tried = tried.to_vec();
     }

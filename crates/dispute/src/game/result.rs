@@ -23,7 +23,7 @@ pub struct Loss<W = Breach> {
 
 impl Loss {
     /// The loss of a party by a breach.
-    pub fn by(party: usize, what: Breach) -> Loss {
+    pub(crate) fn by(party: usize, what: Breach) -> Loss {
         Loss { party, reason: what.reason(), what }
     }
 }

@@ -25,6 +25,7 @@ pub struct Statement {
 
 impl Statement {
     /// A signed statement.
+    #[doc(hidden)] // for the layers above
     pub fn new(computation: Digest, step: u32, record: Digest, trace: Digest, key: &PrivateKey) -> Statement {
         let mut statement = Statement { computation, step, record, trace, signature: Base64(Vec::new()) };
         statement.signature = Base64(key.sign(&statement.signed()).to_vec());
@@ -38,12 +39,13 @@ impl Statement {
     }
 
     /// True if the statement has another root than `other` about the same record.
-    pub fn contradicts(&self, other: &Statement) -> bool {
+    pub(crate) fn contradicts(&self, other: &Statement) -> bool {
         let about = |s: &Statement| (s.computation, s.step, s.record);
         about(self) == about(other) && self.trace != other.trace
     }
 
     /// True if `key` signed the statement.
+    #[doc(hidden)] // for the layers above
     pub fn is_of(&self, key: &PublicKey) -> bool {
         let signature = self.signature.0.as_slice().try_into();
         signature.is_ok_and(|signature| key.verifies(&self.signed(), signature))

@@ -56,16 +56,19 @@ impl Referee {
     }
 
     /// The part of a log that the last message supplied; a transcript keeps it in place of the message.
+    #[doc(hidden)] // for the layers above
     pub fn taken(&self) -> Option<Taken> {
         self.taken
     }
 
     /// The part that the pending question carries, for a journal.
+    #[doc(hidden)] // for the layers above
     pub fn carried(&self) -> Option<&Supplied> {
         self.pending.first()?.ask.asked.carried.as_ref()
     }
 
     /// True if the pending question lacks the part that it must carry, because the game was resumed from a transcript.
+    #[doc(hidden)] // for the layers above
     pub fn lacks_part(&self) -> bool {
         let ask = self.pending.first().map(|pending| &pending.ask.asked);
         ask.is_some_and(|asked| {
@@ -74,6 +77,7 @@ impl Referee {
     }
 
     /// Gives the pending question the part that it must carry; false if the question names another part.
+    #[doc(hidden)] // for the layers above
     pub fn carry(&mut self, supplied: Supplied) -> bool {
         let Some(pending) = self.pending.first_mut() else { return false };
         let asked = &mut pending.ask.asked;
@@ -85,6 +89,7 @@ impl Referee {
     }
 
     /// Takes a transcript's entry about a part of a log that the trainer supplied.
+    #[doc(hidden)] // for the layers above
     pub fn receive_taken(&mut self, party: usize, taken: Taken, now: u64) {
         self.tick(now);
         let Phase::Logs(supply) = &mut self.phase else { return };

@@ -70,6 +70,7 @@ pub struct ClaimedRun {
 
 impl ClaimedRun {
     /// The claimed form of a run.
+    #[doc(hidden)] // for the layers above
     pub fn of(run: RunSummary) -> ClaimedRun {
         let RunSummary { trainer_key, nonce, origin, .. } = run;
         ClaimedRun { trainer_key, nonce, origin }
@@ -196,6 +197,7 @@ impl Terms {
     ///
     /// # Errors
     /// If a key is malformed, a key occurs twice, or there are fewer than two parties or too many.
+    #[doc(hidden)] // for the layers above
     pub fn keys(&self) -> Result<(Vec<PublicKey>, PublicKey), Malformed> {
         let count = self.parties.len();
         if !(2..=PARTIES_MAX).contains(&count) {
@@ -211,6 +213,7 @@ impl Terms {
     }
 
     /// The run that a claim is about; `None` if the terms are about no computation.
+    #[doc(hidden)] // for the layers above
     pub fn claimed(&self, claim: &Claim) -> Option<RunSummary> {
         let ComputationSummary { contract, challenge, program, data, initial } = self.computation.clone()?;
         let ClaimedRun { trainer_key, nonce, origin } = claim.run.clone();

@@ -61,11 +61,13 @@ pub struct Tried {
 
 impl Tried {
     /// A party that was not asked yet.
+    #[doc(hidden)] // for the layers above
     pub fn new(party: usize) -> Tried {
         Tried { party, ends: Vec::new() }
     }
 
     /// Counts an attempt.
+    #[doc(hidden)] // for the layers above
     pub fn count(&mut self, end: End) {
         match self.ends.iter().position(|(other, _)| *other == end) {
             Some(place) => self.ends[place].1 = self.ends[place].1.saturating_add(1),
@@ -75,7 +77,7 @@ impl Tried {
     }
 
     /// The attempts in words: `asked 12 times: 10 x no connection, 2 x status 503 (ask again)`.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let all = self.ends.iter().fold(0u64, |all, (_, times)| all.saturating_add(*times));
         let ends: Vec<String> =
             self.ends.iter().take(ENDS_MAX).map(|(end, times)| format!("{times} x {}", end.text())).collect();

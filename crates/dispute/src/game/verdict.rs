@@ -52,6 +52,7 @@ impl Event {
     }
 
     /// A part of a log that a trainer supplied well.
+    #[doc(hidden)] // for the layers above
     pub fn taken(at: u64, party: usize, taken: Taken) -> Event {
         Event { at, party: Some(party), message: None, supplied: Some(taken), tried: Vec::new() }
     }
@@ -62,11 +63,13 @@ impl Event {
     }
 
     /// Time that passed, with the referee's attempts to ask.
+    #[doc(hidden)] // for the layers above
     pub fn tick_after(at: u64, tried: Vec<Tried>) -> Event {
         Event { at, party: None, message: None, supplied: None, tried }
     }
 
     /// Gives the event to a referee.
+    #[doc(hidden)] // for the layers above
     pub fn feed(&self, referee: &mut Referee) {
         match (self.party, &self.message, self.supplied) {
             (Some(party), Some(message), _) => referee.receive(party, &message.0, self.at),
@@ -79,6 +82,7 @@ impl Event {
     }
 
     /// The event in the form that a transcript keeps, after it was given to the referee.
+    #[doc(hidden)] // for the layers above
     pub fn kept(self, referee: &Referee) -> Event {
         match (self.party, referee.taken()) {
             (Some(party), Some(taken)) => Event::taken(self.at, party, taken),
@@ -167,6 +171,7 @@ impl GameVerdict {
     ///
     /// # Errors
     /// As [`GameVerdict::check`].
+    #[doc(hidden)] // for the layers above
     pub fn check_watched(&self, watch: &mut dyn FnMut(u64, u64)) -> Result<Referee, Malformed> {
         let wrong = |why: String| Malformed::invalid("game verdict", why);
         let mut referee = Referee::new(&self.terms)?;

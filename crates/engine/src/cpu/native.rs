@@ -49,7 +49,7 @@ impl Native {
 
     /// The most roundings that a term of a binary64 product of K terms passes: one of the term, then those of sums. Each is to
     /// nearest.
-    pub fn binary64_roundings(self, k: usize) -> usize {
+    pub(crate) fn binary64_roundings(self, k: usize) -> usize {
         match self {
             // A slice's terms in any order, then the slices one after another.
             Native::Gemm => k.min(SLICE) + k.div_ceil(SLICE),

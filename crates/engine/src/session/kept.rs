@@ -16,6 +16,7 @@ impl Session<'_> {
     ///
     /// # Errors
     /// If the engine cannot read a tensor.
+    #[doc(hidden)] // for the layers above
     pub fn keep_state(&mut self) -> Result<KeptState, EngineError> {
         Ok(KeptState(match self.engine.is_on_host() {
             true => Kept::Tensors(self.state.clone()),
@@ -58,6 +59,7 @@ impl Session<'_> {
     ///
     /// # Errors
     /// If the engine cannot read a tensor.
+    #[doc(hidden)] // for the layers above
     pub fn kept_bytes(&mut self, kept: KeptState) -> Result<Vec<Vec<u8>>, EngineError> {
         self.state.clear();
         self.engine.release();

@@ -30,6 +30,7 @@ impl Session<'_> {
     ///
     /// # Errors
     /// If `tensor` fails, or the engine cannot hold the state.
+    #[doc(hidden)] // for the layers above
     pub fn try_load_each<B: AsRef<[u8]>, E: From<EngineError>>(
         &mut self,
         mut tensor: impl FnMut(usize) -> Result<B, E>,
@@ -46,6 +47,7 @@ impl Session<'_> {
     ///
     /// # Panics
     /// If it passes other tensors than those of the table.
+    #[doc(hidden)] // for the layers above
     pub fn load_visited<E: From<EngineError>>(
         &mut self,
         state: impl FnOnce(&mut dyn FnMut(usize, &[u8]) -> Result<(), E>) -> Result<(), E>,

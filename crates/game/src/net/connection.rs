@@ -30,6 +30,7 @@ impl Server {
     ///
     /// # Errors
     /// If the system refuses.
+    #[doc(hidden)] // for the layers above
     pub fn run<F: Future<Output = ()>>(
         name: &str,
         listen: &str,

@@ -174,17 +174,18 @@ impl Desk {
     }
 
     /// The same desk, for questions that may carry parts of rounding logs.
+    #[doc(hidden)] // for the layers above
     pub fn carrying(self) -> Desk {
         Desk { limit: CARRIED_MAX, ..self }
     }
 
     /// The most bytes of a question.
-    pub fn limit(&self) -> u64 {
+    pub(crate) fn limit(&self) -> u64 {
         self.limit
     }
 
     /// The checker of the referee's passes.
-    pub fn pass(&self) -> &Pass {
+    pub(crate) fn pass(&self) -> &Pass {
         &self.pass
     }
 
@@ -195,12 +196,13 @@ impl Desk {
     }
 
     /// The number of answers in the journal.
+    #[doc(hidden)] // for the layers above
     pub fn answered(&self) -> usize {
         self.kept().count()
     }
 
     /// The game.
-    pub fn game(&self) -> Digest {
+    pub(crate) fn game(&self) -> Digest {
         self.game
     }
 
@@ -222,7 +224,7 @@ impl Desk {
     ///
     /// # Errors
     /// If the message is no question, or not a question of this game that the referee signed.
-    pub fn check(&self, sealed: &[u8]) -> Result<Asked, Refused> {
+    pub(crate) fn check(&self, sealed: &[u8]) -> Result<Asked, Refused> {
         self.counted(self.checked(sealed))
     }
 
@@ -246,7 +248,7 @@ impl Desk {
     ///
     /// # Errors
     /// If the queue is full, the desk is closed, or the journal cannot be read.
-    pub fn take(&self, asked: &Asked, sealed: Vec<u8>) -> Result<Taken, Refused> {
+    pub(crate) fn take(&self, asked: &Asked, sealed: Vec<u8>) -> Result<Taken, Refused> {
         self.counted(self.taken(asked, sealed))
     }
 

@@ -55,6 +55,7 @@ pub enum Entry {
 
 impl Entry {
     /// The time.
+    #[doc(hidden)] // for the layers above
     pub fn at(&self) -> u64 {
         match self {
             Entry::Start { at }
@@ -95,7 +96,7 @@ impl Journal {
     }
 
     /// The journal's path.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.lines.path()
     }
 
@@ -103,6 +104,7 @@ impl Journal {
     ///
     /// # Errors
     /// If the system refuses. Then the journal must not be written any more, but opened again.
+    #[doc(hidden)] // for the layers above
     pub fn append(&mut self, entry: &Entry) -> Result<(), RunError> {
         self.lines.append(entry).map(drop)
     }

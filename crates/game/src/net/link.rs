@@ -111,6 +111,7 @@ impl Link {
     ///
     /// A message that the party did not sign is no answer: somebody in between wrote it, or a file is not whole yet. So the party
     /// is asked again.
+    #[doc(hidden)] // for the layers above
     pub fn ask(&self, asking: &Asking, over: &AtomicBool, met: &dyn Fn(Met)) -> Option<Vec<u8>> {
         let mut pause = PAUSES.0;
         let mut earlier = false;

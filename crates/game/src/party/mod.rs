@@ -96,6 +96,7 @@ impl Party {
     /// # Errors
     /// As [`Party::open`].
     #[cfg(feature = "testing")]
+    #[doc(hidden)] // for the layers above
     pub fn open_cheating(
         terms: Terms,
         run: Run,
@@ -110,6 +111,7 @@ impl Party {
     ///
     /// # Errors
     /// As [`Party::open`].
+    #[doc(hidden)] // for the layers above
     pub fn open_as(
         terms: Terms,
         run: Run,

@@ -25,14 +25,17 @@ pub enum Cublas {
 
 impl Cublas {
     /// The numbers of parts of the results that these kernels compute: up to two.
+    #[doc(hidden)] // for the layers above
     pub fn parts(self) -> std::ops::RangeInclusive<u32> {
         if self == Cublas::Fast { 1..=2 } else { 1..=1 }
     }
 
     /// Every choice, the fastest first.
+    #[doc(hidden)] // for the layers above
     pub const ALL: [Cublas; 3] = [Cublas::Fast, Cublas::Tf32, Cublas::Binary32];
 
     /// The name on the command line.
+    #[doc(hidden)] // for the layers above
     pub fn name(self) -> &'static str {
         match self {
             Cublas::Fast => "cublas",

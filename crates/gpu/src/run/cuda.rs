@@ -14,6 +14,7 @@ use tiebreak_contract::arith::DType;
 use tiebreak_contract::program::graph::TensorType;
 use tiebreak_engine::{EngineError, Tensor};
 
+#[doc(hidden)] // for measurements, and for ranks that exchange by NCCL
 impl Cuda {
     /// The engine with kernels launched as graphs of the driver's where the same kernels recur with the same memory (the
     /// default), or one by one. The results are the same.

@@ -80,27 +80,32 @@ impl<D: Device> GpuEngine<D> {
 
     /// Limits buffers to `bytes` bytes, 256 or more, from now on, where the device allows larger ones. The results are the same.
     /// Earlier tensors and compiled graphs cannot be used any more.
+    #[doc(hidden)] // for the layers above
     pub fn set_buffers(&mut self, bytes: u64) {
         self.buffer = lines(bytes.min(self.device.binding_max()));
     }
 
     /// The engine with hashing on its device, or not. The roots are the same.
+    #[doc(hidden)] // for the layers above
     pub fn hashing(self, on: bool) -> Self {
         GpuEngine { hashes: on, ..self }
     }
 
     /// The engine with summaries of nodes computed on its device, where it can, or not. The values are the same.
+    #[doc(hidden)] // for the layers above
     pub fn summarising(self, on: bool) -> Self {
         GpuEngine { summarises: on, ..self }
     }
 
     /// The number of nodes that summaries of other nodes computed in their place so far.
+    #[doc(hidden)] // for the layers above
     pub fn computed_beside(&self) -> u64 {
         self.computed_beside
     }
 
     /// The engine with nodes over the same rows computed at once where nobody observes inner nodes, or one by one. The results
     /// are the same. Earlier compiled graphs stay as they are.
+    #[doc(hidden)] // for the layers above
     pub fn fusing_rows(self, on: bool) -> Self {
         GpuEngine { fuses_rows: on, ..self }
     }

@@ -28,6 +28,7 @@ impl<D: Device> GpuEngine<D> {
     }
 
     /// [`GpuEngine::open`], with products by a given variant instead of the fastest.
+    #[doc(hidden)] // for the layers above
     pub fn open_with(name: Option<&str>, variant: Variant) -> Result<Self, EngineError> {
         Self::on(D::open(name)?).chosen(Some(variant))?.tested()
     }
@@ -89,6 +90,7 @@ impl Gpu {
     ///
     /// # Errors
     /// If the engine fails the test.
+    #[doc(hidden)] // for measurements
     pub fn beside(&self, variant: Variant) -> Result<Gpu, EngineError> {
         Self::on(self.device.clone()).chosen(Some(variant))?.tested()
     }

@@ -78,6 +78,7 @@ impl Dataset {
     ///
     /// # Errors
     /// If a slice does not match its manifest, or the files do not fit the tensors.
+    #[doc(hidden)] // for the layers above
     pub fn from_slices(
         manifest: &[FileManifest],
         slices: &[(usize, FileSlices)],
@@ -104,6 +105,7 @@ impl Dataset {
     ///
     /// # Errors
     /// If a file cannot be read again.
+    #[doc(hidden)] // for the layers above
     pub fn slices_read(&mut self) -> Result<Vec<(usize, FileSlices)>, DataError> {
         let mut read = Vec::new();
         for (number, file) in self.files.iter_mut().enumerate() {
@@ -156,6 +158,7 @@ impl Dataset {
     }
 
     /// Makes a scan hold tokens to a tokenizer's bound too. Batches are held to the model's bound alone.
+    #[doc(hidden)] // for the layers above
     pub fn hold_to(&mut self, tokenizer: Option<Vocabulary>) {
         self.tokenizer = tokenizer;
     }
@@ -194,6 +197,7 @@ impl Dataset {
     }
 
     /// The sampler of a run, with the key of its seed.
+    #[doc(hidden)] // for the layers above
     pub fn sampler(&self, key: [u32; 2]) -> Sampler {
         Sampler::new(self.sampling, key, self.samples())
     }
@@ -339,6 +343,7 @@ impl Dataset {
     ///
     /// # Errors
     /// As [`Dataset::batch`].
+    #[doc(hidden)] // for the layers above
     pub fn read_drawn(
         &mut self,
         program: &Program,
@@ -385,6 +390,7 @@ impl Dataset {
     ///
     /// # Errors
     /// As [`Dataset::batch`], and if there is no such element.
+    #[doc(hidden)] // for the layers above
     pub fn element_of(&mut self, key: [u32; 2], at: Place, within: Within) -> Result<u32, DataError> {
         let (Place { step, batch, place }, Within { tensor, element }) = (at, within);
         if step == 0 || place >= batch {
@@ -454,6 +460,7 @@ impl Dataset {
     ///
     /// # Errors
     /// If the epochs' numbers are used up.
+    #[doc(hidden)] // for the layers above
     pub fn drawn_from(&mut self, key: [u32; 2], at: Place) -> Result<(usize, u64), DataError> {
         let number = self.number_at(&mut self.sampler(key), at)?;
         let (part, index) = self.layout.find(number);
@@ -499,6 +506,7 @@ impl Dataset {
 
     /// The number of samples of an evaluation: all that the job's split keeps, or all of the data without a split. A window
     /// that overlaps with the one counted before it does not count.
+    #[doc(hidden)] // for the layers above
     pub fn samples_in_order(&self) -> u64 {
         self.layout.samples_in_order(self.evaluated)
     }
@@ -510,6 +518,7 @@ impl Dataset {
     ///
     /// # Panics
     /// If a position is not below [`Dataset::samples_in_order`].
+    #[doc(hidden)] // for the layers above
     pub fn batch_in_order(&mut self, places: impl Iterator<Item = u64>) -> Result<MicroBatch, DataError> {
         let mut tensors = vec![Vec::new(), Vec::new()];
         for place in places {
@@ -525,6 +534,7 @@ impl Dataset {
     }
 
     /// The batch tensors of this number of samples.
+    #[doc(hidden)] // for the layers above
     pub fn tensors_of(&self, samples: u32) -> Vec<BatchTensor> {
         let mut tensors = self.tensors.clone();
         tensors.iter_mut().for_each(|tensor| tensor.shape[0] *= samples);
@@ -540,16 +550,19 @@ impl Dataset {
     }
 
     /// The number, in file order, of the first sample of an evaluation; 0 unless the job has a split.
+    #[doc(hidden)] // for the layers above
     pub fn first_evaluated(&self) -> u64 {
         self.evaluated
     }
 
     /// The bytes of all files.
+    #[doc(hidden)] // for the layers above
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes()).sum()
     }
 
     /// Files that are shorter than a sample, so that none of their bytes are drawn.
+    #[doc(hidden)] // for the layers above
     pub fn unused(&self) -> impl Iterator<Item = &Path> {
         self.layout.empty.iter().map(|&number| self.files[number].path())
     }

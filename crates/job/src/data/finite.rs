@@ -25,6 +25,7 @@ impl Dataset {
     ///
     /// # Errors
     /// If a file cannot be read, or does not match its manifest.
+    #[doc(hidden)] // for the layers above
     pub fn not_finite(
         &mut self,
         progress: &mut dyn FnMut(u64, u64),

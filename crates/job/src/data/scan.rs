@@ -38,6 +38,7 @@ impl Dataset {
     /// Two texts that decide the result of [`Dataset::scan`], apart from the files' contents. The first covers model and
     /// tokenizer. The second covers the model alone: a scan by the first that finds nothing implies that a scan by the second
     /// finds nothing.
+    #[doc(hidden)] // for the layers above
     pub fn scanned(&self) -> [String; 2] {
         let uncounted: Vec<u32> = self.masked().iter().map(|(_, label)| *label).collect();
         let uncounted = if uncounted.is_empty() { String::new() } else { format!(", not {uncounted:?}") };
@@ -46,6 +47,7 @@ impl Dataset {
     }
 
     /// The number of bytes that a scan reads.
+    #[doc(hidden)] // for the layers above
     pub fn scanned_bytes(&self) -> u64 {
         self.numbers().iter().map(Numbers::bytes).sum()
     }
@@ -56,6 +58,7 @@ impl Dataset {
     /// # Errors
     /// If a number is not below the model's bound or no token of the tokenizer, masking can choose no token, or a file cannot be
     /// read or does not match its manifest.
+    #[doc(hidden)] // for the layers above
     pub fn scan(&mut self, names: Option<&[&str]>, watch: &mut dyn FnMut(u64)) -> Result<(), DataError> {
         let (mut done, mut maskable) = (0, self.never_masked().is_none());
         for numbers in self.numbers() {

@@ -24,11 +24,13 @@ pub struct Digest(pub [u8; 32]);
 
 impl Digest {
     /// This digest and the one that is due, for an error: `0123abcd, not 89abcdef`.
+    #[doc(hidden)] // for the layers above
     pub fn not(&self, due: &Digest) -> String {
         format!("{}, not {}", self.short(), due.short())
     }
 
     /// The first eight hexadecimal digits, for people.
+    #[doc(hidden)] // for the layers above
     pub fn short(&self) -> String {
         self.to_string()[..8].to_string()
     }

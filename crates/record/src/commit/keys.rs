@@ -143,6 +143,7 @@ impl PrivateKey {
 
     /// The secret that this key shares with another one: X25519 (RFC 7748) of this key's scalar and the other's point in
     /// Montgomery form.
+    #[doc(hidden)] // for the layers above
     pub fn shared(&self, other: &PublicKey) -> [u8; 32] {
         other.key.to_montgomery().mul_clamped(self.key.to_scalar_bytes()).to_bytes()
     }
@@ -160,6 +161,7 @@ impl PublicKey {
     }
 
     /// The Ed25519 public key.
+    #[doc(hidden)] // for the layers above
     pub fn bytes(&self) -> [u8; 32] {
         self.key.to_bytes()
     }
@@ -175,11 +177,13 @@ impl PublicKey {
 
     /// The fingerprint, which tells keys of one name apart: the first 12 bytes of SHA-256 over the 32 key bytes, as 24
     /// hexadecimal digits.
+    #[doc(hidden)] // for the layers above
     pub fn fingerprint(&self) -> String {
         Sha256::digest(self.bytes()).iter().take(12).map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// Name and fingerprint, for people: a key's owner may choose any name.
+    #[doc(hidden)] // for the layers above
     pub fn identified(&self) -> String {
         format!("{}, key {}", self.name, self.fingerprint())
     }
@@ -214,11 +218,13 @@ impl PublicKey {
     /// assert!(PublicKey::from_text(&key.to_witness_text()).is_err());
     /// # Ok::<(), tiebreak_record::commit::Malformed>(())
     /// ```
+    #[doc(hidden)] // for the layers above
     pub fn from_witness_text(text: &str) -> Result<PublicKey, Malformed> {
         PublicKey::of_type(COSIGNATURE, text).or_else(|_| PublicKey::from_text(text))
     }
 
     /// The key as C2SP tlog-cosignature has it, for logs that want a witness's key.
+    #[doc(hidden)] // for the layers above
     pub fn to_witness_text(&self) -> String {
         let data = STANDARD.encode([&[COSIGNATURE], &self.bytes()[..]].concat());
         format!("{}+{}+{data}", self.name, hex4(self.hash_as(COSIGNATURE)))
@@ -239,6 +245,7 @@ impl PublicKey {
 
     /// True if the bytes of a signature line of a signed note, which are the key's hash and a signature, are this key's signature of
     /// the note's text.
+    #[doc(hidden)] // for the layers above
     pub fn verifies_note(&self, text: &str, blob: &[u8]) -> bool {
         let signature = blob.strip_prefix(&self.hash()[..]).and_then(|rest| <&[u8; 64]>::try_from(rest).ok());
         signature.is_some_and(|signature| self.verifies(text.as_bytes(), signature))

@@ -90,6 +90,7 @@ pub fn other_encoding_at(byte: usize) -> String {
 
 impl Malformed {
     /// A `what` that breaks a rule; `why` names the rule.
+    #[doc(hidden)] // for the layers above
     pub fn invalid(what: &'static str, why: impl Into<String>) -> Malformed {
         Malformed::Invalid { what, why: why.into() }
     }

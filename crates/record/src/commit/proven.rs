@@ -66,6 +66,7 @@ impl ProvenRecord {
     ///
     /// # Errors
     /// If the head does not cover the record, or the bytes are no record.
+    #[doc(hidden)] // for the layers above
     pub fn under(&self, head: &Head) -> Result<Record, Malformed> {
         let leaf = merkle::leaf(&self.record.0);
         if merkle::root_from_proof(leaf, self.index, head.size, &self.proof)? != head.root {

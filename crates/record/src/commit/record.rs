@@ -65,6 +65,7 @@ pub enum Record {
 
 impl Record {
     /// The computation that the record belongs to.
+    #[doc(hidden)] // for the layers above
     pub fn computation(&self) -> &Digest {
         match self {
             Record::Initial { computation, .. }
@@ -84,6 +85,7 @@ impl Record {
     }
 
     /// The state after this record.
+    #[doc(hidden)] // for the layers above
     pub fn state(&self) -> Digest {
         match self {
             Record::Initial { state, .. } => *state,
@@ -93,6 +95,7 @@ impl Record {
     }
 
     /// The kind of the record, in words.
+    #[doc(hidden)] // for the layers above
     pub fn name(&self) -> &'static str {
         match self {
             Record::Initial { .. } => "the first record",

@@ -32,11 +32,13 @@ pub struct StateRoots(pub [Digest; 3]);
 
 impl StateRoots {
     /// The roots over tensor digests in the table's order.
+    #[doc(hidden)] // for the layers above
     pub fn of(state: &[StateTensor], digests: &[Digest]) -> StateRoots {
         StateRoots(part_leaves(state, digests).map(|leaves| merkle::root(&leaves)))
     }
 
     /// The state digest.
+    #[doc(hidden)] // for the layers above
     pub fn digest(&self) -> Digest {
         let mut e = Encoder::default();
         self.0.iter().for_each(|root| {

@@ -22,17 +22,20 @@ pub struct TracedNode {
 
 impl TracedNode {
     /// The node whose output, of type `ty`, has these tiles.
+    #[doc(hidden)] // for the layers above
     pub fn new(ty: &TensorType, tiles: Vec<[u8; 32]>) -> TracedNode {
         let digest = tensor::digest_from_root(ty, &tensor::root_from_tiles(&tiles));
         TracedNode { digest, tiles }
     }
 
     /// Appends the digest and the tiles.
+    #[doc(hidden)] // for the layers above
     pub fn encode(&self, e: &mut Encoder) {
         e.digest(&self.digest).list(&self.tiles, |e, value| e.0.extend(value));
     }
 
     /// The most bytes that an output of type `ty` takes.
+    #[doc(hidden)] // for the layers above
     pub fn bytes(ty: &TensorType) -> u64 {
         36 + 32 * tensor::tile_count(ty.bytes()) as u64
     }
@@ -41,6 +44,7 @@ impl TracedNode {
     ///
     /// # Errors
     /// If the bytes end too early, or tiles and digest do not fit the type or each other.
+    #[doc(hidden)] // for the layers above
     pub fn decode(d: &mut Decoder, ty: &TensorType) -> Result<TracedNode, Malformed> {
         let what = "trace";
         let digest = d.digest()?;
@@ -162,6 +166,7 @@ pub fn batch_leaf_name(micro_batch: u32, tensor: &str) -> String {
 
 impl Trace {
     /// The Merkle leaves, in order.
+    #[doc(hidden)] // for the layers above
     pub fn leaves(&self, program: &Program) -> Vec<Digest> {
         let positions = positions(program).into_iter();
         positions
@@ -207,6 +212,7 @@ impl Trace {
     }
 
     /// The most bytes that a trace of `program` takes.
+    #[doc(hidden)] // for the layers above
     pub fn bytes_max(program: &Program) -> u64 {
         let node_bytes = |(phase, node): (Phase, usize)| {
             let graph = graph_of(program, phase);

@@ -46,6 +46,7 @@ pub enum Signed {
 
 impl Head {
     /// The head for people: size, run and root.
+    #[doc(hidden)] // for the layers above
     pub fn in_short(&self) -> String {
         format!("over {} records of run {} with root {}", self.size, self.run.short(), self.root.short())
     }

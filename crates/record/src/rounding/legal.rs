@@ -45,6 +45,7 @@ impl Accumulation {
     /// A bound on |native - x| in units of the product of the 2-norms of the row and the column. The operands have one part of
     /// these digits, or a high part and a rest. The bound is looser than [`Exact::bound`], and serves statistics over all
     /// elements.
+    #[doc(hidden)] // for the layers above
     pub fn bound_by_norms(self, k: usize, parts: &[[u32; 2]]) -> f64 {
         (self.gamma(k) + digitisation_by_norms(k, parts)) * 1.000_001
     }

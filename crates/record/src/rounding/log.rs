@@ -26,6 +26,7 @@ pub struct Log {
 
 impl Log {
     /// Makes a log from its parts.
+    #[doc(hidden)] // for the layers above
     pub fn new(parts: &[Vec<u8>]) -> Log {
         let groups = Groups::of(parts.len());
         let mut bytes = groups.beginning();
@@ -53,6 +54,7 @@ impl Log {
     ///
     /// # Errors
     /// If the log's beginning or a group is malformed.
+    #[doc(hidden)] // for the layers above
     pub fn open(bytes: Vec<u8>, parts: usize) -> Result<Log, Malformed> {
         let ranges = ranges(&bytes, parts).map_err(|(_, why)| why)?;
         Ok(Log { bytes, parts: ranges })
@@ -64,6 +66,7 @@ impl Log {
     }
 
     /// The bytes of a part.
+    #[doc(hidden)] // for the layers above
     pub fn part(&self, number: usize) -> &[u8] {
         &self.bytes[self.parts[number].clone()]
     }
@@ -74,12 +77,14 @@ impl Log {
     }
 
     /// The block of a part that would hold a decision about a place. The part is about a product of `elements` elements.
+    #[doc(hidden)] // for the layers above
     pub fn block_of(&self, number: usize, elements: u64, place: u64) -> u64 {
         let part = self.part(number);
         Head::read(part, part.len() as u64, elements).map_or(0, |head| head.block_of(part, place))
     }
 
     /// [`prove`] for a block of a part about a product of `elements` elements.
+    #[doc(hidden)] // for the layers above
     pub fn prove(&self, part: usize, elements: u64, block: u64) -> SliceProof {
         prove(&self.bytes, self.parts.len(), BlockPlace { part, elements, block })
     }

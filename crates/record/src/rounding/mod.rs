@@ -30,6 +30,7 @@ pub const BITS_MAX: u8 = 20;
 
 impl Decision {
     /// The index with this residue that is nearest to the index of x; of two equally near ones, the one on x's side.
+    #[doc(hidden)] // for the layers above
     pub fn index(&self, grid: tiebreak_contract::arith::rounding_grid::RoundingGrid, x: f64) -> i64 {
         let near = grid.index(x);
         let modulus = 1i64 << self.bits;
@@ -44,6 +45,7 @@ impl Decision {
 
     /// True if an index of a range has this residue. An honest trainer's own index has it, and is legal. So this function decides
     /// if a decision is legal. [`Decision::index`] would be wrong about it if the threshold was too tight.
+    #[doc(hidden)] // for the layers above
     pub fn is_of(&self, [first, last]: [i64; 2]) -> bool {
         (i64::from(self.residue) - first).rem_euclid(1 << self.bits) <= last - first
     }

@@ -105,6 +105,7 @@ impl Rounding {
 
     /// The setting that leaves a trainer of these products more freedom than native kernels need, if there is one. The result is
     /// its key, and a text with its value, the allowed maximum, and K.
+    #[doc(hidden)] // for the layers above
     pub fn excess(&self, products: &[LoggedProduct]) -> Option<(String, String)> {
         let accumulation = self.accumulation();
         for product in products {
@@ -138,6 +139,7 @@ impl Rounding {
     }
 
     /// A warning, if an audit will probably find that more values of a product are within its threshold than may be free.
+    #[doc(hidden)] // for the layers above
     pub fn advice(&self, products: &[LoggedProduct]) -> Option<String> {
         let share = |product: &LoggedProduct| {
             let k = product.dims()[3];
@@ -161,6 +163,7 @@ impl Rounding {
 
     /// The threshold that is below every result of `tiebreak log calibrate`, if there is one. The result is its key, and a text
     /// with its value and the least one.
+    #[doc(hidden)] // for the layers above
     pub fn shortfall(&self) -> Option<(String, String)> {
         let classes = self.class.iter().map(|(class, &given)| (format!("class.{}", class.name()), given));
         let mut all = self.threshold.map(|given| ("threshold".into(), given)).into_iter().chain(classes);
@@ -173,6 +176,7 @@ impl Rounding {
     }
 
     /// True if thresholds are those of the paper, and auditors may round products of their own.
+    #[doc(hidden)] // for the layers above
     pub fn is_paper(&self) -> bool {
         self.preset == Some(Preset::Paper)
     }
@@ -186,17 +190,20 @@ impl Rounding {
     }
 
     /// The rule by which an element's grid follows from the absmaxes.
+    #[doc(hidden)] // for the layers above
     pub fn rule(&self) -> GridRule {
         let floor = if self.bits() > 16 { 0 } else { FLOOR };
         GridRule { bits: self.bits(), floor: self.floor.unwrap_or(floor) }
     }
 
     /// The accumulation of this grid's native kernels.
+    #[doc(hidden)] // for the layers above
     pub fn accumulation(&self) -> Accumulation {
         if self.bits() <= 16 { Accumulation::Binary32 } else { Accumulation::Binary64 }
     }
 
     /// The tolerance of a class's products of K terms.
+    #[doc(hidden)] // for the layers above
     pub fn tolerance(&self, class: ProductClass, k: usize) -> Tolerance {
         let given = self.class.get(&class).copied().or(self.threshold);
         if self.is_paper() {
@@ -213,6 +220,7 @@ impl Rounding {
 
     /// The term of a tolerance that scales with the result: sums whose terms agree in sign have errors relative to the sum. The
     /// term is small against the grid's steps, so it costs little.
+    #[doc(hidden)] // for the layers above
     pub fn relative(&self) -> f32 {
         match self.accumulation() {
             Accumulation::Binary32 => 2f32.powi(-20),
@@ -230,6 +238,7 @@ impl Rounding {
 
     /// A measured error, relative to the norms or the grid's step, in the table's units. The result is rounded up, and is at
     /// least large enough for another step's values.
+    #[doc(hidden)] // for the layers above
     pub fn units(&self, relative: f64) -> u32 {
         (relative / self.unit()).ceil().clamp(f64::from(self.least()), f64::from(self.most())) as u32
     }
@@ -244,6 +253,7 @@ impl Rounding {
     }
 
     /// Logs every class of product on this grid.
+    #[doc(hidden)] // for the layers above
     pub fn apply(&self, table: &mut ProductTable) {
         for class in ProductClass::ALL {
             table.set_logged(class, self.rule());

@@ -93,12 +93,14 @@ pub struct Hidden {
 
 impl Tally {
     /// Decisions that differ from the auditor's own rounding.
+    #[doc(hidden)] // for the layers above
     pub fn taken(&self) -> u64 {
         self.taken_up + self.taken_down
     }
 
     /// The reason why the trainer's choices do not look like those of an honest kernel, if there is one. The reason is no
     /// conviction.
+    #[doc(hidden)] // for the layers above
     pub fn unusual(&self) -> Option<String> {
         let taken = self.taken() as f64;
         let balance = (self.taken_up as f64 - self.taken_down as f64).abs();
@@ -123,6 +125,7 @@ impl Tally {
     }
 
     /// Adds the counts of step `step`; `accumulation` says how the trainer's kernels accumulate.
+    #[doc(hidden)] // for the layers above
     pub fn add(&mut self, step: u32, other: &Tally, accumulation: Accumulation) {
         if let Some(why) = other.unusual()
             && self.remarks.len() < REMARKS_MAX
@@ -162,12 +165,14 @@ impl Tally {
     }
 
     /// The first product's reason why no honest kernel decides so, if there is one. The reason is no conviction.
+    #[doc(hidden)] // for the layers above
     pub fn unexplained(&self, accumulation: Accumulation) -> Option<String> {
         let (nats, taken_max) = (self.nats(), taken_max(accumulation));
         self.products.iter().find_map(|product| product.unexplained(nats, taken_max))
     }
 
     /// Computes the bias that could pass unseen.
+    #[doc(hidden)] // for the layers above
     pub fn settle(&mut self, accumulation: Accumulation) {
         let (nats, taken_max) = (self.nats(), taken_max(accumulation));
         let shifts = self.products.iter().map(|product| (product, product.hidden(nats, taken_max)));

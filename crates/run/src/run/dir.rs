@@ -56,6 +56,7 @@ impl Named {
 /// A run as it was read: identity, job and program, all re-derived from its files.
 pub struct Run {
     /// The paths of the run's files, if they lie in a folder; else the names that errors give them.
+    #[doc(hidden)] // for the layers above
     pub layout: RunPaths,
     /// The store that keeps the run's files.
     pub store: Arc<dyn Store>,
@@ -114,6 +115,7 @@ impl Run {
     ///
     /// # Errors
     /// As [`Run::open_by`].
+    #[doc(hidden)] // for the layers above
     pub fn of_by(store: Arc<dyn Store>, salts: Salts) -> Result<Run, RunError> {
         let layout = RunPaths { root: store.place().into() };
         Run::read(store, layout, salts, names::RUN_JSON)
@@ -172,6 +174,7 @@ impl Run {
     ///
     /// # Errors
     /// If a text is malformed, the run follows another contract, or `run.json`, the job and the program contradict each other.
+    #[doc(hidden)] // for the layers above
     pub fn from_texts(
         layout: RunPaths,
         json: &str,
@@ -312,6 +315,7 @@ impl Run {
     }
 
     /// The run, with `bytes` as the limit on memory for reading it. Without this call, the limit is this machine's memory.
+    #[doc(hidden)] // for the layers above
     pub fn with_memory(mut self, bytes: u64) -> Run {
         self.memory = bytes;
         self
@@ -328,6 +332,7 @@ impl Run {
     ///
     /// # Errors
     /// If the object takes more than the limit.
+    #[doc(hidden)] // for the layers above
     pub fn within_memory(&self, what: &str, bytes: u64) -> Result<(), RunError> {
         if bytes <= self.memory {
             return Ok(());
@@ -336,6 +341,7 @@ impl Run {
     }
 
     /// Bytes that a state takes while its file is read: those of the file, and those of its tensors.
+    #[doc(hidden)] // for the layers above
     pub fn state_memory(&self) -> u64 {
         state_bytes(&self.program().state()).saturating_mul(2)
     }
@@ -348,6 +354,7 @@ impl Run {
     }
 
     /// Bytes of a step's batch.
+    #[doc(hidden)] // for the layers above
     pub fn batch_memory(&self) -> u64 {
         let tensors = self.program().batch.iter().map(|tensor| tensor.ty().bytes() as u64);
         tensors.fold(0, u64::saturating_add).saturating_mul(u64::from(self.program().micro_batches))
@@ -371,6 +378,7 @@ impl Run {
     }
 
     /// The run, whose data files may also be those of another run.
+    #[doc(hidden)] // for the layers above
     pub fn with_data_of(mut self, other: &Run) -> Run {
         let (store, place) = (other.store.clone(), other.layout.root.clone());
         self.data_from = other.data_from.clone();
@@ -410,6 +418,7 @@ impl Run {
     }
 
     /// True if the run holds a copy of its data.
+    #[doc(hidden)] // for the layers above
     pub fn holds_data(&self) -> bool {
         (0..self.file.data.len()).all(|number| self.at(names::data_file(number)).is_here())
     }
@@ -418,6 +427,7 @@ impl Run {
     ///
     /// # Errors
     /// If a file is not there, or a tree cannot be read.
+    #[doc(hidden)] // for the layers above
     pub fn data_trees(&self) -> Result<Vec<GroupTree>, RunError> {
         let tree = |(number, manifest): (usize, &FileManifest)| {
             let tree = data::group_tree(&self.at(names::data_tree(number)), manifest)?;
@@ -448,6 +458,7 @@ impl Run {
     ///
     /// # Errors
     /// If they cannot be read, or are not those that the record commits.
+    #[doc(hidden)] // for the layers above
     pub fn gradient_roots(&self, record: &StepRecord) -> Result<Vec<Digest>, RunError> {
         if record.gradients.is_none() {
             return Ok(Vec::new());
@@ -456,6 +467,7 @@ impl Run {
     }
 
     /// The source of the program, in words, which says what vouches for it.
+    #[doc(hidden)] // for the layers above
     pub fn program_source(&self) -> &'static str {
         match self.program_file {
             None => "program re-derived from the job",
@@ -492,6 +504,7 @@ impl Run {
     ///
     /// # Errors
     /// As [`Run::batch`].
+    #[doc(hidden)] // for the layers above
     pub fn micro_batch(&self, dataset: &mut Dataset, step: u32, micro: u32) -> Result<MicroBatch, RunError> {
         Ok(dataset.micro_batch(self.program(), self.key(), step, micro)?)
     }
@@ -519,6 +532,7 @@ impl Run {
     ///
     /// # Errors
     /// If the log cannot be read, or is malformed.
+    #[doc(hidden)] // for the layers above
     pub fn rounding_log(&self, step: u32) -> Result<Log, RunError> {
         Log::open(self.log_bytes(step)?, parts(self.program()))
             .map_err(|why| RunError::malformed(&self.layout.log(step), why))
@@ -528,6 +542,7 @@ impl Run {
     ///
     /// # Errors
     /// If the file cannot be read, or has more bytes than the log of a step can have.
+    #[doc(hidden)] // for the layers above
     pub fn log_bytes(&self, step: u32) -> Result<Vec<u8>, RunError> {
         let file = self.at(names::log(step));
         let most = bytes_max(&self.program().micro.logged, self.program().micro_batches);

@@ -29,6 +29,7 @@ pub struct Disk {
 impl Disk {
     /// A disk on which operation `operations` + 1 and all later ones fail. If the first of these is a write, half of it is done,
     /// as after a kill at that moment.
+    #[doc(hidden)] // for the layers above
     pub fn failing_after(operations: u64) -> Disk {
         Disk { operations: Some(Arc::new(AtomicU64::new(operations))) }
     }
@@ -43,6 +44,7 @@ impl Disk {
     ///
     /// # Errors
     /// If the system refuses, or at the crash point that a test chose.
+    #[doc(hidden)] // for the layers above
     pub fn write(&self, file: &mut File, bytes: &[u8]) -> io::Result<()> {
         if let Err(crash) = self.crash_point() {
             file.write_all(&bytes[..bytes.len() / 2])?;
@@ -55,6 +57,7 @@ impl Disk {
     ///
     /// # Errors
     /// If the system refuses, or at the crash point that a test chose.
+    #[doc(hidden)] // for the layers above
     pub fn sync(&self, file: &File) -> io::Result<()> {
         self.crash_point()?;
         file.sync_all()
@@ -64,6 +67,7 @@ impl Disk {
     ///
     /// # Errors
     /// If the system refuses, or at the crash point that a test chose.
+    #[doc(hidden)] // for the layers above
     pub fn truncate(&self, file: &File, len: u64) -> io::Result<()> {
         self.crash_point()?;
         file.set_len(len)
@@ -73,6 +77,7 @@ impl Disk {
     ///
     /// # Errors
     /// If the system refuses, or at the crash point that a test chose.
+    #[doc(hidden)] // for the layers above
     pub fn remove(&self, path: &Path) -> Result<(), RunError> {
         self.removed(path).map_err(RunError::io(path))
     }
@@ -94,6 +99,7 @@ impl Disk {
     ///
     /// # Errors
     /// If the system refuses, or at the crash point that a test chose.
+    #[doc(hidden)] // for the layers above
     pub fn create_folder(&self, path: &Path) -> Result<(), RunError> {
         self.created(path).map_err(RunError::io(path))
     }
@@ -107,6 +113,7 @@ impl Disk {
     ///
     /// # Errors
     /// If the system refuses, or at the crash point that a test chose.
+    #[doc(hidden)] // for the layers above
     pub fn replace(&self, path: &Path, bytes: &[u8]) -> Result<(), RunError> {
         self.replace_by(path, |file| self.write(file, bytes))
     }

@@ -113,6 +113,7 @@ impl OfContents for RunError {
 
 impl RunError {
     /// The file or folder that the error is about, if it is about one.
+    #[doc(hidden)] // for the layers above
     pub fn path(&self) -> Option<&Path> {
         match self {
             RunError::Malformed { path, .. }
@@ -127,16 +128,19 @@ impl RunError {
     }
 
     /// The error that the file at `path` is malformed.
+    #[doc(hidden)] // for the layers above
     pub fn malformed(path: &Path, source: Malformed) -> RunError {
         RunError::Malformed { path: path.to_path_buf(), source }
     }
 
     /// The error that the file at `path` breaks a rule, which `why` names.
+    #[doc(hidden)] // for the layers above
     pub fn invalid(path: &Path, why: impl Into<String>) -> RunError {
         RunError::malformed(path, Malformed::invalid("file", why))
     }
 
     /// The error that the system refuses to read or write `path`, or the [`Malformed`] that the error carries; for `map_err`.
+    #[doc(hidden)] // for the layers above
     pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> RunError + '_ {
         move |source| match source.downcast() {
             Ok(malformed) => RunError::malformed(path, malformed),

@@ -26,6 +26,7 @@ impl Folder {
     }
 
     /// The store of a folder on a disk that tests can stop.
+    #[doc(hidden)] // for the layers above
     pub fn on(disk: &Disk, root: &Path) -> Arc<dyn Store> {
         Arc::new(Folder { root: root.to_path_buf(), disk: disk.clone(), made: Mutex::default() })
     }

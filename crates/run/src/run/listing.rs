@@ -152,6 +152,7 @@ impl Run {
     ///
     /// # Errors
     /// If something is neither a plain file nor a folder.
+    #[doc(hidden)] // for the layers above
     pub fn unexpected_files(&self) -> Result<Vec<String>, RunError> {
         let numbered = |name: &str, before: &str, width: usize, after: &str| {
             let digits = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));

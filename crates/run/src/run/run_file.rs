@@ -34,11 +34,13 @@ pub struct RunFile {
 
 impl RunFile {
     /// The only encoding: JSON with an indentation of two blanks, without a line end at the end.
+    #[doc(hidden)] // for the layers above
     pub fn text(&self) -> String {
         serde_json::to_string_pretty(self).expect("a run file has no maps with keys that are no text")
     }
 
     /// The root of the data, which names the computation.
+    #[doc(hidden)] // for the layers above
     pub fn data_root(&self) -> Digest {
         let files = files_root(&self.data);
         self.salts.as_ref().map_or(files, |salts| hidden_data(salts, &files))

@@ -32,6 +32,7 @@ pub struct Stored {
 
 impl Stored {
     /// The file of this name; errors call the store `place`.
+    #[doc(hidden)] // for the layers above
     pub fn new(store: &Arc<dyn Store>, place: &Path, name: impl Into<String>) -> Stored {
         let name = name.into();
         Stored { store: store.clone(), path: place.join(&name), name, promise: None, tree: None }
@@ -72,6 +73,7 @@ impl Stored {
     }
 
     /// True if the name exists, as a plain file or not; also if nobody can tell. Then a read says why.
+    #[doc(hidden)] // for the layers above
     pub fn is_here(&self) -> bool {
         use io::ErrorKind::{NotADirectory, NotFound};
         match self.store.length(&self.name) {
@@ -93,6 +95,7 @@ impl Stored {
     }
 
     /// True if the name is a plain file.
+    #[doc(hidden)] // for the layers above
     pub fn is_file(&self) -> bool {
         self.store.length(&self.name).is_ok()
     }
@@ -109,6 +112,7 @@ impl Stored {
     ///
     /// # Errors
     /// If the name is no plain file, or cannot be examined.
+    #[doc(hidden)] // for the layers above
     pub fn length_or_0(&self) -> Result<u64, RunError> {
         match self.store.length(&self.name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
@@ -132,6 +136,7 @@ impl Stored {
     ///
     /// # Errors
     /// As [`Stored::read`], and if the bytes are not UTF-8.
+    #[doc(hidden)] // for the layers above
     pub fn read_text(&self, max: u64) -> Result<String, RunError> {
         String::from_utf8(self.read(max)?).map_err(|error| not_text(&self.path, &error))
     }
@@ -140,6 +145,7 @@ impl Stored {
     ///
     /// # Errors
     /// If the file ends before the range does, is no plain file, or cannot be read.
+    #[doc(hidden)] // for the layers above
     pub fn read_range(&self, range: Range<u64>) -> Result<Vec<u8>, RunError> {
         self.range(range).map_err(RunError::io(&self.path))
     }
@@ -181,6 +187,7 @@ impl Stored {
     ///
     /// # Errors
     /// If the file is not there, is no plain file, or cannot be examined.
+    #[doc(hidden)] // for the layers above
     pub fn open(&self) -> Result<Reading, RunError> {
         let length = self.length()?;
         Ok(Reading { file: self.clone(), length, at: 0, piece: Vec::new(), first: 0 })
@@ -190,6 +197,7 @@ impl Stored {
     ///
     /// # Errors
     /// If the store refuses.
+    #[doc(hidden)] // for the layers above
     pub fn replace(&self, bytes: &[u8]) -> Result<(), RunError> {
         self.replace_by(|file| file.write_all(bytes))
     }
@@ -198,7 +206,7 @@ impl Stored {
     ///
     /// # Errors
     /// If `contents` fails, or the store refuses.
-    pub fn replace_by(
+    pub(crate) fn replace_by(
         &self,
         contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<(), RunError> {
@@ -214,6 +222,7 @@ impl Stored {
     ///
     /// # Errors
     /// If the name is no plain file, or a store refuses.
+    #[doc(hidden)] // for the layers above
     pub fn copy_to(&self, to: &Stored) -> Result<(), RunError> {
         if !self.is_here() {
             return Ok(());
@@ -226,6 +235,7 @@ impl Stored {
     ///
     /// # Errors
     /// If the name is no plain file, or the store refuses.
+    #[doc(hidden)] // for the layers above
     pub fn append(&self, bytes: &[u8]) -> Result<(), RunError> {
         self.store.append(&self.name, bytes).map_err(RunError::io(&self.path))
     }
@@ -234,6 +244,7 @@ impl Stored {
     ///
     /// # Errors
     /// If the file is not there, or the store refuses.
+    #[doc(hidden)] // for the layers above
     pub fn truncate(&self, length: u64) -> Result<(), RunError> {
         self.store.truncate(&self.name, length).map_err(RunError::io(&self.path))
     }
@@ -242,6 +253,7 @@ impl Stored {
     ///
     /// # Errors
     /// If the file is not there, or the store refuses.
+    #[doc(hidden)] // for the layers above
     pub fn sync(&self) -> Result<(), RunError> {
         self.store.sync(&self.name).map_err(RunError::io(&self.path))
     }
@@ -250,6 +262,7 @@ impl Stored {
     ///
     /// # Errors
     /// If the file is not there, or the store refuses.
+    #[doc(hidden)] // for the layers above
     pub fn remove(&self) -> Result<(), RunError> {
         self.store.remove(&self.name).map_err(RunError::io(&self.path))
     }

@@ -106,6 +106,7 @@ impl fmt::Display for NotFinite {
 
 impl NotFinite {
     /// The finding for a step of which only the loss is known.
+    #[doc(hidden)] // for the layers above
     pub fn recorded(loss: &'static str) -> NotFinite {
         NotFinite { loss, first: None, unknown: None }
     }

@@ -147,6 +147,7 @@ impl<'a> StepRequest<'a> {
     }
 
     /// The step with a function that changes operators' outputs as they are computed.
+    #[doc(hidden)] // for the layers above
     pub fn tampered<'b>(self, tamper: Tamper<'b>) -> StepRequest<'b>
     where
         'a: 'b,
@@ -156,6 +157,7 @@ impl<'a> StepRequest<'a> {
     }
 
     /// The step with a function that changes the decisions that are logged. A replayed log has no decisions to change.
+    #[doc(hidden)] // for the layers above
     pub fn steered(self, steer: Option<Steer>) -> StepRequest<'a> {
         StepRequest { steer, ..self }
     }

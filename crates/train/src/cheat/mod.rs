@@ -37,6 +37,7 @@ macro_rules! cheats {
             const ALL: &[CheatKind] = &[$(CheatKind::$kind),*];
 
             /// The name on the command line.
+            #[doc(hidden)] // for the layers above
             pub fn name(self) -> &'static str {
                 match self {
                     $(CheatKind::$kind => $name,)*

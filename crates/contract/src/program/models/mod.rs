@@ -90,6 +90,7 @@ models! {
 
 impl Model {
     /// The error in the numbers, if there is one: (key, why).
+    #[doc(hidden)] // for the layers above
     pub fn error(&self) -> Option<(&'static str, String)> {
         let numbers = serde_json::to_value(self).expect("a model's numbers are JSON");
         let of_kind = keys().flatten().filter(|key| key.kind.is_some_and(|kind| numbers["kind"] == kind));
@@ -148,6 +149,7 @@ impl Statistic {
     }
 
     /// The names of the running averages of mean and variance.
+    #[doc(hidden)] // for the layers above
     pub fn running(&self) -> [String; 2] {
         ["running_mean", "running_var"].map(|part| format!("{}.{part}", self.name))
     }

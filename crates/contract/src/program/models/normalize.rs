@@ -42,6 +42,7 @@ pub enum Normalize {
 
 impl Normalize {
     /// The names in job files.
+    #[doc(hidden)] // for the layers above
     pub const NAMES: &[&str] = &["none", "imagenet", "cifar10", "cifar100", "mnist", "fashion_mnist", "half"];
 
     /// Mean and standard deviation of each plane, or of all planes; `None` for pixels that stay as they are.
@@ -77,11 +78,13 @@ pub struct Normalization<'a> {
 
 impl<'a> Normalization<'a> {
     /// True if the model sets any of the keys, even to leave pixels as they are.
+    #[doc(hidden)] // for the layers above
     pub fn is_said(&self) -> bool {
         self.preset.is_some() || !self.mean.is_empty()
     }
 
     /// Mean and standard deviation of each plane, or of all planes; `None` for pixels that stay as they are.
+    #[doc(hidden)] // for the layers above
     pub fn constants(&self) -> Option<[&'a [f32]; 2]> {
         match self.preset {
             Some(preset) => preset.constants(),

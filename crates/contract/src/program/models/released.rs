@@ -53,11 +53,13 @@ impl Part {
     }
 
     /// The number of elements.
+    #[doc(hidden)] // for the layers above
     pub fn len(&self) -> u64 {
         self.dims.iter().map(|&d| u64::from(d)).product()
     }
 
     /// True if the part has no element.
+    #[doc(hidden)] // for the layers above
     pub fn is_empty(&self) -> bool {
         self.dims.contains(&0)
     }
@@ -76,6 +78,7 @@ impl Part {
     }
 
     /// The index in the released tensor of the state tensor's element `element`.
+    #[doc(hidden)] // for the layers above
     pub fn place(&self, element: u64) -> u64 {
         let (mut left, mut place) = (element, self.first);
         for (&d, stride) in self.dims.iter().zip(self.strides).rev() {
@@ -86,6 +89,7 @@ impl Part {
     }
 
     /// The indices of all elements in the released tensor, in the state tensor's order.
+    #[doc(hidden)] // for the layers above
     pub fn places(&self) -> impl Iterator<Item = u64> + '_ {
         let [d0, d1, d2, d3] = self.dims.map(u64::from);
         let [s0, s1, s2, s3] = self.strides;

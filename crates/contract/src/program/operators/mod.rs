@@ -43,6 +43,7 @@ pub use loss::{LossRule, cross_entropy, cross_entropy_by, cross_entropy_of_part,
 pub use moments::{Moments, pool, running};
 pub use norm::{batch_norm, layer_norm, rms_norm};
 pub(crate) use norm::{batch_norm_eval, group_norm};
+pub use operand::ProductOperand;
 pub(crate) use operand::im2col;
 pub(crate) use pool::adaptive_avg_pool;
 pub use pool::{Window, avg_pool, max_pool};
