@@ -88,7 +88,6 @@ pub fn work(
         go_on(collective)?;
     }
     collective.connect(session.engine_mut())?;
-    let mut is_first = true;
     loop {
         let message = exactly(collective, MessageKind::Step, STEP_BYTES)?;
         let mut d = Decoder::new("step", &message);
@@ -124,10 +123,6 @@ pub fn work(
         let computed = compute(&run, &mut session, collective, &division, &mut reducer, &work)?;
         collective.send(0, MessageKind::Share, &computed.share.encode())?;
         watch.state(step, &mut session)?;
-        if std::mem::take(&mut is_first) {
-            // Now the memory of a step is taken.
-            session.keep_integers(run.memory_to_spare());
-        }
     }
 }
 

@@ -164,7 +164,7 @@ fn worked(printer: Printer, args: Args, traces: &Traces) -> CommandResult {
     let (mut engine, checking) = args.around.around(engine, device_check::OF_TRAINING)?;
     let exposed = args.metrics.served(printer, TrainingMetrics::registered)?;
     let run = match begun {
-        None => new_run(printer, &args, out, private.as_ref())?,
+        None => new_run(printer, &args, out, private.as_ref())?.with_memory(args.limits.memory()),
         Some(run) => {
             // Of a run that was begun by a version that did not, or whose data lie elsewhere now.
             Checked::of_this_user().check_run(&run, &mut scanning(printer))?;
