@@ -70,7 +70,7 @@ impl Kept {
     pub(crate) fn pack(path: Path, operand: &Operand) -> Option<Kept> {
         let serves = path >= Path::Avx512Vnni && operand.digits() as usize == DIGITS && operand.batch() == 1;
         let large = operand.rows() >= COLUMNS && operand.k() >= LANES;
-        (serves && large).then(|| Kept(Panels::pack(operand, 0, 0..operand.k())))
+        (serves && large).then(|| Kept(Panels::keep(operand)))
     }
 
     /// Copies the integers of a row from index `first` on, as many as `to` holds.

@@ -108,21 +108,31 @@ impl<F: Layout> Panels<F> {
     /// Words of a panel that hold the same indices of K.
     const TOGETHER: usize = F::PLANES[1] * F::WIDTH;
 
-    /// The rows of b; kept rows are not packed again if their words lie in the order of this layout.
+    /// The rows of b for one product; kept rows are not packed again if their words lie in the order of this layout.
     pub(super) fn pack(b: &Operand, batch: usize, k: Range<usize>) -> Self {
         #[cfg(target_arch = "x86_64")]
-        let kept = b.kept().filter(|_| k.len() == b.k());
-        #[cfg(target_arch = "x86_64")]
         if F::AS_KEPT
-            && let Some(kept) = kept
+            && let Some(kept) = b.kept().filter(|_| k.len() == b.k())
         {
             return kept.shared();
         }
+        Self::pack_in(Memory::take, b, batch, k)
+    }
+
+    /// All indices of the rows of b, for many products: the memory has no more words than these.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn keep(b: &Operand) -> Self {
+        Self::pack_in(|len| Memory(vec![0; len]), b, 0, 0..b.k())
+    }
+
+    fn pack_in(memory: impl FnOnce(usize) -> Memory, b: &Operand, batch: usize, k: Range<usize>) -> Self {
+        #[cfg(target_arch = "x86_64")]
+        let kept = b.kept().filter(|_| k.len() == b.k());
         let (n, words_of_k) = (b.rows(), k.len().div_ceil(F::PLACES).next_multiple_of(F::MULTIPLE));
         let panels = n.div_ceil(F::WIDTH);
         let of_panel = words_of_k * Self::TOGETHER;
         // All words are written below.
-        let mut words = Memory::take(panels * of_panel);
+        let mut words = memory(panels * of_panel);
         let mut surplus = vec![0; panels * F::WIDTH];
         let written = k.len().div_ceil(F::PLACES) * Self::TOGETHER;
         let of_panels = words.0[..panels * of_panel].par_chunks_mut(of_panel.max(1));
