@@ -215,7 +215,7 @@ impl Body {
 
     /// The error that keeps the body from being a straight-line program over `inputs` input views, if there is one. Registers
     /// must be earlier ones, and numbers of inputs and dimensions must be in range.
-    pub(crate) fn error(&self, inputs: usize) -> Option<String> {
+    pub fn error(&self, inputs: usize) -> Option<String> {
         if self.code.is_empty() || self.code.len() > INSTRUCTIONS_MAX {
             return Some(format!("a body has 1 to {INSTRUCTIONS_MAX} instructions, not {}", self.code.len()));
         }
