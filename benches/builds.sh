@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures how long people wait for Cargo: medians of RUNS runs (default 3), each in a clean clone of the last commit.
+# Measures how long people wait for Cargo, and the processor time: medians of RUNS runs (default 3), each in a clean clone of the last commit.
 #
 #   benches/builds.sh [RUNS]    all of it: a quarter of an hour and more for each run, on two cores that do nothing else
 #   benches/builds.sh --quick   one rebuild of the command, in this checkout
@@ -24,16 +24,22 @@ place=$work/clone
 trap 'rm -rf "$work"' EXIT
 cargo fetch --locked --quiet
 
-# The seconds of a command go to $work/NAME; its output is shown if it fails.
+# The seconds of a command, and those of processor time, go to $work/NAME; its output is shown if it fails.
 timed() { # NAME COMMAND...
-  local name=$1 begin=$EPOCHREALTIME
+  local name=$1 TIMEFORMAT='%R %U %S'
   shift
-  (cd "$place" && "$@") >"$work/printed" 2>"$work/errors" || { cat "$work/errors" "$work/printed" >&2; return 1; }
-  awk -v begin="$begin" -v end="$EPOCHREALTIME" 'BEGIN { printf "%.1f\n", end - begin }' >>"$work/$name"
+  { time (cd "$place" && "$@" >"$work/printed" 2>"$work/errors"); } 2>"$work/time" || { cat "$work/errors" "$work/printed" >&2; return 1; }
+  tail -1 "$work/time" | awk '{ printf "%.1f %.1f\n", $1, $2 + $3 }' >>"$work/$name"
 }
 row() { # NAME WORDS
   [ -f "$work/$1" ] || return 0
-  sort -n "$work/$1" | awk -v words="$2" '{ s[NR] = $1; all = all " " $1 } END { m = NR % 2 ? s[(NR + 1) / 2] : (s[NR / 2] + s[NR / 2 + 1]) / 2; printf "%8.1f  %s (%s)\n", m, words, substr(all, 2) }'
+  awk -v words="$2" '
+    function median(s, n, i, j, t) {
+      for (i = 2; i <= n; i++) for (j = i; j > 1 && s[j - 1] > s[j]; j--) { t = s[j]; s[j] = s[j - 1]; s[j - 1] = t }
+      return n % 2 ? s[(n + 1) / 2] : (s[n / 2] + s[n / 2 + 1]) / 2
+    }
+    { time[NR] = $1; processors[NR] = $2; all = all " " $1 }
+    END { printf "%8.1f  %10.1f  %s (%s)\n", median(time, NR), median(processors, NR), words, substr(all, 2) }' "$work/$1"
 }
 clone() {
   rm -rf "$work/clone"
@@ -64,7 +70,7 @@ for _ in $(seq "$runs"); do
 done
 
 printf 'Commit %s, %s, %s cores, %s; load average now %s.\n\n' "$(git rev-parse --short HEAD)" "$(uname -m)" "$(nproc)" "$(rustc --version)" "$(cut -d' ' -f1 /proc/loadavg 2>/dev/null || echo unknown)"
-echo " seconds  what (each run)"
+echo " seconds  processors  what (seconds of each run)"
 row demo 'first `cargo run --release -- demo`'
 row test-build '`cargo test` from a clean clone: building'
 row test-run 'the same: running'

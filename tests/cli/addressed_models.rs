@@ -99,7 +99,8 @@ fn a_model_in_several_files_is_read_at_its_address() {
     };
     assert!(check().0 == 0, "{:?}", check());
 
-    for (file, lie, wanted, says) in [
+    // A read that fails is tried again for eight seconds, so each lie has a server and a thread of its own.
+    let lies = [
         ("m/model.safetensors.index.json", Lie::Zeros, 4, "index.json"),
         ("m/model.safetensors.index.json", Lie::Huge, 4, "index.json"),
         ("m/model.safetensors.index.json", Lie::Forbidden, 3, "status 403"),
@@ -108,25 +109,37 @@ fn a_model_in_several_files_is_read_at_its_address() {
         ("m/b.safetensors", Lie::Cut, 3, "b.safetensors"),
         ("m/b.safetensors", Lie::Redirects, 3, "redirect"),
         ("m/b.safetensors", Lie::Slow, 0, ""),
-    ] {
+    ];
+    let lies_to_import = [
+        ("m/config.json", Lie::Zeros, "config.json"),
+        ("m/config.json", Lie::Huge, "config.json"),
+        ("m/a.safetensors", Lie::Cut, "a.safetensors"),
+    ];
+    let liar = |file: &str, lie: Lie| {
+        let server = served(Path::new(&at("m")));
         server.lie(file, lie);
-        let (code, _, stderr) = answered(&url);
-        assert!(code == wanted && stderr.contains(says), "{file} {lie:?}: {code}: {stderr}");
-    }
+        format!("{}/m/", server.address)
+    };
+    std::thread::scope(|scope| {
+        for (file, lie, wanted, says) in lies {
+            scope.spawn(move || {
+                let (code, _, stderr) = answered(&liar(file, lie));
+                assert!(code == wanted && stderr.contains(says), "{file} {lie:?}: {code}: {stderr}");
+            });
+        }
+        for (number, (file, lie, says)) in lies_to_import.into_iter().enumerate() {
+            scope.spawn(move || {
+                let out = at(&format!("lied-{number}"));
+                let (code, _, stderr) = output(&["import", &liar(file, lie), "--output", &out]);
+                assert!(code >= 3 && stderr.contains(says), "{file} {lie:?}: {code}: {stderr}");
+                assert!(!Path::new(&out).join("job.toml").exists());
+            });
+        }
+    });
     // Other weights than those of the receipt are seen by its digests.
     server.lie("m/b.safetensors", Lie::Swaps(1));
     let (code, said) = check();
     assert!(code == 1 && said.contains("other parameters"), "{code}: {said}");
-    for (file, lie, says) in [
-        ("m/config.json", Lie::Zeros, "config.json"),
-        ("m/config.json", Lie::Huge, "config.json"),
-        ("m/a.safetensors", Lie::Cut, "a.safetensors"),
-    ] {
-        server.lie(file, lie);
-        let (code, _, stderr) = output(&["import", &url, "--output", &at("lied")]);
-        assert!(code >= 3 && stderr.contains(says), "{file} {lie:?}: {code}: {stderr}");
-        assert!(!Path::new(&at("lied/job.toml")).exists());
-    }
 }
 
 /// An index leads to files of its own folder alone, and names those that are not there.

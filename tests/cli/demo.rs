@@ -2,37 +2,28 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-
-use tempfile::TempDir;
+use std::sync::OnceLock;
 
 use crate::common::edit::edited;
 use crate::{output, path};
 
 /// The folder that a demo wrote, and its report as JSON.
 pub struct Demo {
-    parent: TempDir,
+    pub folder: PathBuf,
     pub report: String,
 }
 
-impl Demo {
-    pub fn folder(&self) -> PathBuf {
-        self.parent.path().join("demo")
-    }
-}
-
-/// The demo of the tests that run at this moment: the first of them makes it, the last removes it. None of them changes its folder.
-pub fn demo() -> Arc<Demo> {
-    static SHARED: Mutex<Weak<Demo>> = Mutex::new(Weak::new());
-    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-    shared.upgrade().unwrap_or_else(|| {
-        let parent = tempfile::tempdir().unwrap();
-        let dir = path(parent.path(), "demo");
-        let (code, report, stderr) = output(&["demo", "--dir", &dir, "--engine", "cpu", "--json"]);
+/// The demo of all tests of this program: the first that needs it makes it, and none changes its folder. The folder lies among Cargo's
+/// files, since nothing tells the last test to remove it; the program's next run replaces it.
+pub fn demo() -> &'static Demo {
+    static SHARED: OnceLock<Demo> = OnceLock::new();
+    SHARED.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("demo");
+        let _ = fs::remove_dir_all(&folder);
+        let dir = folder.to_str().unwrap();
+        let (code, report, stderr) = output(&["demo", "--dir", dir, "--engine", "cpu", "--json"]);
         assert_eq!(code, 0, "{stderr}");
-        let demo = Arc::new(Demo { parent, report });
-        *shared = Arc::downgrade(&demo);
-        demo
+        Demo { folder, report }
     })
 }
 
@@ -54,7 +45,7 @@ fn the_demo_convicts_and_its_verdict_is_checked_from_the_file() {
     let demo = demo();
     let folder = tempfile::tempdir().unwrap();
     let dir = path(folder.path(), "demo");
-    copy(&demo.folder(), Path::new(&dir));
+    copy(&demo.folder, Path::new(&dir));
     let report: serde_json::Value = serde_json::from_str(&demo.report).unwrap();
     assert_eq!(report["honest"]["result"], "matches");
     assert_eq!((&report["cheated"]["step"], &report["cheated"]["kind"]), (&17.into(), &"operator".into()));

@@ -218,7 +218,7 @@ fn pages_do_what_they_show() {
     // The demo of these pages is that of another test.
     let made = commands.path().join("demo_--dir_folder_--engine_cpu_-q");
     let demo = demo();
-    copy(&demo.folder(), &made);
+    copy(&demo.folder, &made);
     fs::write(made.with_extension("printed"), "").unwrap();
     let left = Mutex::new([pages("docs/tutorials"), pages("docs/how-to")].concat());
     let failures = Mutex::new(String::new());

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use crate::catalogue;
 use crate::errors::Text;
-use crate::tree::Tree;
 
 /// Words of a text that compares something with what it should be.
 const COMPARING: &[&str] = &[
@@ -158,8 +157,8 @@ fn bare(texts: &[Text]) -> BTreeSet<&str> {
 
 #[test]
 fn errors_that_compare_say_what_was_found() {
-    let texts = catalogue::all(&Tree::repository());
-    let bare = bare(&texts);
+    let texts = catalogue::of_repository();
+    let bare = bare(texts);
     let allowed: Vec<&str> = EXCEPTIONS.iter().flat_map(|(_, texts)| texts.iter().copied()).collect();
     let places = |text: &str| {
         let files = texts.iter().filter(|other| other.text == text).map(|other| other.file.as_str());

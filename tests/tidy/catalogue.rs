@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use proc_macro2::{TokenStream, TokenTree};
 
@@ -119,8 +120,13 @@ const FINDINGS: [&str; 13] = [
 /// Parts of a sentence that never begin it: `... is not 1, what the operands give`.
 const PARTS: [&str; 2] = ["what the operands give", "what the rounding log says"];
 
-/// All errors of a tree.
-pub fn all(tree: &Tree) -> Vec<Text> {
+/// All errors of the repository.
+pub fn of_repository() -> &'static [Text] {
+    static ALL: LazyLock<Vec<Text>> = LazyLock::new(|| all(&Tree::repository()));
+    &ALL
+}
+
+fn all(tree: &Tree) -> Vec<Text> {
     let mut found = Vec::new();
     for folder in FOLDERS {
         let sources =
@@ -289,7 +295,7 @@ fn objections(text: &str) -> Vec<String> {
 #[test]
 fn errors_are_on_their_page() {
     let tree = Tree::repository();
-    let texts = all(&tree);
+    let texts = of_repository();
     assert!(texts.len() > 500, "{}", texts.len());
     let unknown: Vec<String> = texts
         .iter()
@@ -297,7 +303,7 @@ fn errors_are_on_their_page() {
         .map(|text| format!("{}: {}: {}", text.file, text.kind, text.text))
         .collect();
     assert!(unknown.is_empty(), "no exit code is known for:\n{}", unknown.join("\n"));
-    let page = page(&texts, &helps(tree.text(HELP)));
+    let page = page(texts, &helps(tree.text(HELP)));
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
     if std::env::var_os("TIEBREAK_WRITE").is_some() {
         fs::write(&path, &page).unwrap();
@@ -311,7 +317,7 @@ fn errors_are_on_their_page() {
 
 #[test]
 fn errors_are_sentences_that_name_their_thing() {
-    let wrong: BTreeSet<String> = all(&Tree::repository())
+    let wrong: BTreeSet<String> = of_repository()
         .iter()
         .flat_map(|text| {
             objections(&text.text)
@@ -326,7 +332,7 @@ fn errors_are_sentences_that_name_their_thing() {
 /// Each kind of the table is met, so that a kind that vanishes takes its row with it.
 #[test]
 fn errors_have_no_kinds_that_nothing_makes() {
-    let texts = all(&Tree::repository());
+    let texts = of_repository();
     let kinds = KINDS.iter().map(|kind| kind.name).chain(FINDINGS);
     let kinds = kinds.filter(|name| !texts.iter().any(|text| text.kind.starts_with(name)));
     let places = PLACES.iter().map(|(place, _)| *place);

@@ -46,18 +46,18 @@ fn roots(tree: &Tree) -> Vec<String> {
 
 /// Shaders, CUDA and C++ texts that no code includes or names in a string; scripts that no file names at all.
 pub fn unnamed(tree: &Tree) -> Vec<Finding> {
-    let strings: BTreeMap<&str, Vec<String>> = tree
+    let strings: BTreeMap<&str, &Vec<String>> = tree
         .0
         .iter()
         .filter(|(path, _)| path.ends_with(".rs"))
-        .map(|(path, text)| (path.as_str(), rust::read(path, text).strings))
+        .map(|(path, text)| (path.as_str(), &rust::read(path, text).strings))
         .collect();
     let including = |line: &&str| line.starts_with("#include") || line.starts_with("//!include");
     let includes: BTreeMap<&str, Vec<&str>> =
         tree.0.iter().map(|(path, text)| (path.as_str(), text.lines().filter(including).collect())).collect();
     let in_code = |name: &str, own: &str| {
         let stem = name.rsplit_once('.').map_or(name, |(stem, _)| stem);
-        let in_rust = strings.values().flatten().any(|string| {
+        let in_rust = strings.values().copied().flatten().any(|string| {
             string == stem && name.ends_with(".wgsl")
                 || string.strip_suffix(name).is_some_and(|folder| folder.is_empty() || folder.ends_with('/'))
         });

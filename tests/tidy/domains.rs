@@ -13,7 +13,7 @@ pub fn undocumented(tree: &Tree) -> Vec<Finding> {
     let mut used: BTreeMap<String, &str> = BTreeMap::new();
     let verifier = |path: &&String| path.starts_with("crates/") && path.ends_with(".rs");
     for (path, text) in tree.0.iter().filter(|(path, _)| verifier(path)) {
-        for string in rust::read(path, text).strings {
+        for string in &rust::read(path, text).strings {
             if ["tiebreak ", "tiebreak/", "cosignature/"].iter().any(|start| string.starts_with(start)) {
                 let domain = string.split(['\\', '{']).next().unwrap_or_default();
                 used.insert(domain.to_string(), path);

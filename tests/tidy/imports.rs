@@ -118,12 +118,12 @@ const STORED: [&str; 4] =
 pub fn runs_past_their_store(tree: &Tree) -> Vec<Finding> {
     let paths = STORED.iter().flat_map(|folder| tree.within(folder, &["rs"]));
     let more = ["crates/run/src/evaluate.rs", "crates/train/src/lib.rs", "crates/train/src/begin.rs"];
-    let named = |path| rust::read(path, tree.text(path)).named.into_iter().map(move |named| (path, named));
+    let named = |path| rust::read(path, tree.text(path)).named.iter().map(move |named| (path, named));
     let opens = paths
         .chain(more)
         .flat_map(named)
         .filter(|(_, named)| named.path.starts_with(&["std".into(), "fs".into()]));
-    let finding = |(path, named): (&str, rust::Named)| {
+    let finding = |(path, named): (&str, &rust::Named)| {
         let message = format!("{path}:{} imports std::fs: a run's files are behind its store", named.line);
         Finding { key: format!("store {path}"), message }
     };

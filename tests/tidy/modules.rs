@@ -8,7 +8,7 @@ use crate::tree::{Tree, base, folder};
 /// A module that has a file.
 pub struct Source {
     pub file: String,
-    pub rust: Rust,
+    pub rust: &'static Rust,
     /// True if only tests have it.
     pub test: bool,
 }

@@ -1,6 +1,9 @@
 //! The names in a Rust file: modules, imports, paths in its code (macros' arguments too), strings; also the lengths of its
 //! functions. Tokens are proc-macro2's, so comments, strings and lifetimes are told apart as the compiler does it.
 
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};
 
 /// `mod name;`
@@ -38,11 +41,21 @@ pub struct Rust {
     pub functions: Vec<Function>,
 }
 
-/// Reads a file.
+/// Reads a file; a text is read once.
 ///
 /// # Panics
 /// If the text is no sequence of Rust's tokens.
-pub fn read(path: &str, text: &str) -> Rust {
+pub fn read(path: &str, text: &str) -> &'static Rust {
+    // Most rules read all files. The program ends soon, so a file that was read stays.
+    static READ: Mutex<Option<HashMap<String, &'static OnceLock<Rust>>>> = Mutex::new(None);
+    let mut read = READ.lock().unwrap_or_else(PoisonError::into_inner);
+    let place =
+        *read.get_or_insert_default().entry(text.to_string()).or_insert_with(|| Box::leak(Box::default()));
+    drop(read);
+    place.get_or_init(|| parsed(path, text))
+}
+
+fn parsed(path: &str, text: &str) -> Rust {
     let tokens: TokenStream = text.parse().unwrap_or_else(|error| panic!("{path}: {error}"));
     let mut reader = Reader { rust: Rust::default(), inside: Vec::new(), test: false };
     reader.tokens(&tokens.into_iter().collect::<Vec<_>>());

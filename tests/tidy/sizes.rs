@@ -38,7 +38,7 @@ pub fn without_subject(tree: &Tree) -> Vec<Finding> {
 pub fn long_functions(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.0.iter().filter(|(path, _)| path.ends_with(".rs")) {
-        for function in rust::read(path, text).functions {
+        for function in &rust::read(path, text).functions {
             if function.lines > FUNCTION_LINES {
                 let key = format!("function {path}: {}", function.name);
                 findings.push(Finding { message: format!("{key} has {} lines", function.lines), key });

@@ -1,5 +1,7 @@
 //! Every path and number of threads against the scalar reference: equal bits, always.
 
+use std::io::Write as _;
+
 use super::*;
 use tiebreak_contract::arith::digits;
 use tiebreak_contract::program::im2col::{ConvGeometry, DigitPatches};
@@ -318,9 +320,18 @@ fn halves_at_their_ends_are_exact() {
     }
 }
 
-/// Patches of images are the integers of their definition, in every way of gathering, and so are their products.
+/// Patches of images are the integers of their definition, in every way of gathering, and so are their products: those of a quarter of the
+/// cases, and with TIEBREAK_EVERY_PAIR all.
 #[test]
 fn patches_are_gathered_as_defined() {
+    let all = std::env::var_os("TIEBREAK_EVERY_PAIR").is_some();
+    if !all {
+        let what =
+            "products of three quarters of the patches: TIEBREAK_EVERY_PAIR asks for these, as .ci/full does";
+        let _ = writeln!(std::io::stderr(), "NOT TESTED: {what}");
+    }
+    // A quarter of the cases has all geometries, sizes, ways and digits: their numbers are no multiples of four.
+    let mut cases = (0..).map(|case| all || case % 4 == 0);
     let geometries = [
         ([9, 17], [3, 3], 1, 1),
         ([8, 16], [3, 3], 2, 1),
@@ -357,6 +368,9 @@ fn patches_are_gathered_as_defined() {
                     let expected: Vec<i32> = (0..of_patches * places).map(source).collect();
                     let what = format!("{patches:?} {samples} {channels} {digits}");
                     assert!(gathered.integers() == expected, "{what}");
+                    if cases.next() == Some(false) {
+                        continue;
+                    }
                     for block in [0, 64] {
                         let absmaxes = vec![
                             0x3f80_0000;
