@@ -1,6 +1,7 @@
 """`torch.compile(backend="tiebreak")` beside PyTorch's fp64: values, gradients, and bits that nothing but the row decides."""
 
 import copy
+import re
 import threading
 import warnings
 
@@ -274,6 +275,40 @@ def test_an_operator_that_is_not_there_is_refused_or_pytorch_computes_if_asked()
         warnings.simplefilter("error")
         run(x).sum().backward()
     assert model.inner[0].weight.grad is not None
+
+
+class ChangesItsInput(Base):
+    def forward(self, x):
+        x += 1
+        return x @ x.new_ones(4, 4)
+
+
+class PartlyWithoutGradients(Base):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        with torch.no_grad():
+            x = self.body(x)
+        return self.head(x)
+
+
+def test_what_forward_does_to_its_input_and_to_gradients_is_refused_in_words():
+    for model, why in (
+        (ChangesItsInput(), "aten.add_.Tensor in the model at .*: it changes an input of forward in place; make a new tensor: write x = x \\+ 1"),
+        (PartlyWithoutGradients(), "aten.linear.default in .* at .*: forward computes it inside of torch.no_grad.*call the model inside of them"),
+    ):
+        torch._dynamo.reset()
+        with pytest.raises(tiebreak.CaptureError) as refused:
+            compiled(model)(torch.randn(2, 4))
+        (line,) = refused.value.refused
+        assert re.match(why, line) and f"{__file__}:" in line, line
+    # Without gradients there is nothing to turn off.
+    torch._dynamo.reset()
+    x = torch.randn(3, 4)
+    with torch.no_grad():
+        near(compiled(model)(x), copy.deepcopy(model).double()(x.double()))
 
 
 def test_the_last_graph_that_pytorch_asks_for_comes_with_a_warning():

@@ -300,6 +300,25 @@ def test_wrong_arguments_are_refused_before_anything_is_written(folder, given, w
     assert not list(folder.glob(".tiebreak-*")), "the job file of a dict is gone"
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        dict(device="gpu", adapter="no such adapter"),
+        dict(key="nowhere.key"),
+        dict(native="no such kernel"),
+        dict(commit={"scheme": 1}),
+        dict(rounding={"threshold": 1 << 24}),
+    ],
+)
+def test_a_recorder_that_refuses_makes_no_folder(folder, given):
+    before, given = sorted(folder.rglob("*")), dict(given)
+    table = {name: given.pop(name) for name in ("commit", "rounding") if name in given}
+    with pytest.raises(tiebreak.Error):
+        with tiebreak.Recorder(job(**table), out="deep/run", steps=STEPS, **given):
+            pass
+    assert sorted(folder.rglob("*")) == before
+
+
 def test_a_recorder_outside_of_its_block_takes_nothing(folder):
     run = tiebreak.Recorder(job(), out="run", steps=STEPS)
     with pytest.raises(tiebreak.UsageError, match="is not open.*\nhelp: .*with tiebreak.Recorder"):

@@ -1,8 +1,11 @@
 """Training in Python gives the command's bits, stops on Ctrl-C, and goes on."""
 
+import functools
+import http.server
 import signal
 import subprocess
 import sys
+import threading
 import warnings
 from pathlib import Path
 
@@ -53,6 +56,38 @@ def test_a_dict_and_its_file_are_one_job(folder):
     assert tiebreak.train(job, out="a").id != tiebreak.train("job.toml", out="b").id  # each run has a nonce
     assert tiebreak.compare("a", "b").same
     assert tiebreak.train(job, out="c", steps=2).steps == 2
+
+
+def test_files_lie_in_several_folders_and_at_an_address(folder):
+    for name in ("mine", "data"):
+        Path(name).mkdir()
+    Path("text.txt").rename("data/text.txt")
+    job = gpt(data={"kind": "bytes", "path": "../data/text.txt"})
+    Path("mine/job.toml").write_text(to_toml(job))
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory="data")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            address = f"http://127.0.0.1:{server.server_port}"
+            there = gpt(data={"kind": "bytes", "path": f"{address}/text.txt"})
+            runs = [
+                tiebreak.train("mine/job.toml", out="a", data_root=["data", Path("mine")]),
+                tiebreak.train(job, out="b", data_root=("mine", "data")),
+                tiebreak.train(there, out="c", data_root=address),
+                tiebreak.train(there, out="d", data_root=[address, "mine"]),
+            ]
+        finally:
+            server.shutdown()
+    # Runs of one job differ in their nonces alone.
+    assert runs[0].records == runs[1].records and runs[2].records == runs[3].records
+    for run in runs:
+        assert Path(run.path, "data/data-0.bin").read_bytes() == Path("data/text.txt").read_bytes()
+    for given, why in (([], "leaves"), ("mine", "leaves"), ([1], "data_root is no path"), (7, "data_root is 7"), ([""], "names no file")):
+        with pytest.raises(tiebreak.UsageError, match=why):
+            tiebreak.train("mine/job.toml", out="refused", data_root=given)
+    with pytest.raises(tiebreak.UsageError, match="is an address that nobody allowed"):
+        tiebreak.train(there, out="refused", data_root=["mine"])
+    assert not Path("refused").exists()
 
 
 def test_progress_reaches_a_function_and_a_second_call_has_nothing_to_do(folder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import tempfile
 from contextlib import contextmanager
 from operator import index
@@ -80,6 +81,11 @@ def paths(name: str, values: Any) -> List[str]:
         return [path(name, value) for value in values]
     except TypeError:
         raise UsageError(f"{name} is {_shown(values)}", f"give {name} as a list of paths") from None
+
+
+def is_address(place: str) -> bool:
+    """True if a place is named by an address, such as http://HOST/PATH, and not by a path."""
+    return re.match("[A-Za-z0-9]+://", place) is not None
 
 
 def _shown(value: Any) -> str:

@@ -13,6 +13,7 @@ from ._matcher import Refused, Value
 INSTEAD = "use the operator without the underscore, or inplace=False, and assign to no part of a tensor"
 NORM = "aten.batch_norm.default"
 LASTING = "leave it as it is in forward: a run keeps parameters and running averages alone"
+OF_INPUT = "make a new tensor: write x = x + 1 for x += 1, and x = x.relu() for x.relu_()"
 
 
 def changed_by(node: Any) -> List[Any]:
@@ -49,11 +50,13 @@ class Writes:
     cache of keys keeps.
     """
 
-    def __init__(self, graph: Any, is_kept: Callable[[Any], bool]) -> None:
+    def __init__(self, graph: Any, is_kept: Callable[[Any], bool], is_input: Callable[[Any], bool] = lambda node: False) -> None:
         self.sharing: Dict[int, List[Any]] = {}
         for node in graph.nodes:
             for storage in set(_storages(node)):
                 self.sharing.setdefault(storage, []).append(node)
+        # Among what is kept, the inputs, which are the caller's.
+        self.inputs = {member for node in graph.nodes if is_input(node) for member in self.family(node)}
         kept = {member for node in graph.nodes if is_kept(node) for member in self.family(node)}
         live: Set[Any] = set()
         for node in reversed(graph.nodes):
@@ -91,6 +94,8 @@ class Writes:
     def check(self, node: Any) -> None:
         """Refuses a change of what the model keeps from step to step."""
         for changed in changed_by(node):
+            if changed in self.lasting and changed in self.inputs:
+                raise Refused("it changes an input of forward in place", OF_INPUT)
             if changed in self.lasting:
                 raise Refused("it changes a buffer or a parameter of the model in place, and the loss depends on it", LASTING)
 

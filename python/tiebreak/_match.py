@@ -17,6 +17,12 @@ from ._whole import whole
 CONSTANT_MAX = 2**26
 # The value of an operator that was refused, or that takes such a value.
 BROKEN = object()
+# What forward sets for some of its operators, which stand in a graph of their own then: what is wrong with them, and what to do.
+_GRADIENTS = "leave torch.no_grad() and torch.enable_grad() out of forward: call the model inside of them, or freeze parameters by requires_grad_(False)"
+WRAPPED = {
+    "wrap_with_set_grad_enabled": ("forward computes it inside of torch.no_grad() or torch.enable_grad()", _GRADIENTS),
+    "wrap_with_autocast": ("forward computes it inside of torch.autocast", "leave torch.autocast out of forward: an engine computes in float32"),
+}
 
 
 def matched(program: Any, fresh: Callable[[], Matcher], placeholder: Callable[[Matcher, Any], Any], ended: Callable[[Matcher, Any, Dict[Any, Any]], List[str]]) -> Matcher:
@@ -51,6 +57,12 @@ def _match(matcher: Matcher, program: Any, placeholder: Callable[[Matcher, Any],
             continue
         if node in matcher.writes.ignored:
             continue
+        wrapped = [WRAPPED[str(user.target)] for user in node.users if str(user.target) in WRAPPED] if node.op == "get_attr" else []
+        if wrapped:
+            why, instead = wrapped[0]
+            refused.append(f"{place(_first_of(node))}: {why}; {instead}")
+            values[node] = BROKEN
+            continue
         where, kind = module_of(node)
         if any(values.get(argument) is BROKEN for argument in node.all_input_nodes):
             values[node] = BROKEN
@@ -63,6 +75,12 @@ def _match(matcher: Matcher, program: Any, placeholder: Callable[[Matcher, Any],
             values[node] = BROKEN
     if refused:
         raise CaptureError(refused)
+
+
+def _first_of(node: Any) -> Any:
+    """The first operator of a graph inside of a graph."""
+    inner = getattr(node.graph.owning_module, node.target)
+    return next((inner for inner in inner.graph.nodes if inner.op == "call_function"), None)
 
 
 def _one(matcher: Matcher, node: Any, values: Dict[Any, Any], where: str, kind: str, target: str) -> Any:

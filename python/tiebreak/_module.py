@@ -132,7 +132,7 @@ def _network_of(program: Any, roles: Sequence[Role], given: Sequence[Any], names
         matcher = Matcher(shapes, {name: name for name in shapes}, convolution)
         matcher.is_evaluation, matcher.batch = True, given[inputs[0].number].shape[0]
         matcher.buffers = {name: f"{number_of[name]}" for name in signature.inputs_to_buffers}
-        matcher.writes = _in_place.Writes(program.graph, lambda node: node.op == "placeholder")
+        matcher.writes = _in_place.Writes(program.graph, lambda node: node.op == "placeholder", lambda node: node.name in signature.user_inputs)
         outputs.clear()
         return matcher
 

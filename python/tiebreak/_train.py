@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Mapping, Optional, Union
+from typing import Any, List, Mapping, Optional, Sequence, Union
 
-from ._call import StrPath, called, count, engine, flag, options, path, result_of, text
+from ._call import StrPath, called, count, engine, flag, is_address, options, path, paths, result_of, text
 from ._errors import BugError, UndecidedError, UsageError, of_exit
 from ._job import job_file
 from ._kernels import Kernel, kernel_of
@@ -18,7 +18,7 @@ def train(
     *,
     out: StrPath,
     key: Optional[StrPath] = None,
-    data_root: Optional[StrPath] = None,
+    data_root: Union[StrPath, Sequence[StrPath], None] = None,
     steps: Optional[int] = None,
     device: str = "cpu",
     adapter: Optional[str] = None,
@@ -33,11 +33,12 @@ def train(
 ) -> Run:
     """Train a job, commit to every step, and return the run.
 
-    job: the path of a job file, or a dict with the same keys. Paths in a dict are relative to `data_root`, else to the current folder.
+    job: the path of a job file, or a dict with the same keys. Paths in a dict are relative to the first folder of `data_root`, else to the
+        current folder.
         None goes on with the run in `out`, whatever its job is.
     out: the folder of the run. If a run of this job is there, training goes on where it stopped, to the same bits.
     key: the trainer's private key, a file that `new_key` makes. Without a key the heads are not signed.
-    data_root: a second folder whose files a job file may name. Files at addresses need the command's `--data-root ADDRESS`.
+    data_root: another folder whose files the job may name, or an address below which it may name files; or a list of several.
     steps: the number of training steps, in place of a dict's `steps`.
     device: "cpu", "gpu" (Vulkan, Metal or DX12), "cuda", or "reference". Each gives the same bits.
     adapter: the GPU whose name contains this text.
@@ -74,11 +75,13 @@ def train(
     words += engine(device, adapter, threads)
     more, kernel = kernel_of(native, native_device, device)
     words += more
-    root = None if data_root is None else path("data_root", data_root)
+    roots = _roots(data_root)
     if isinstance(job, Mapping):
         if steps is not None:
             job = {**job, "steps": count("steps", steps, 1)}
-        with job_file(job, root or os.getcwd()) as file:
+        folder = next((root for root in roots if not is_address(root)), None)
+        words += [] if begun else [f"--data-root={root}" for root in roots if root != folder]
+        with job_file(job, folder or os.getcwd()) as file:
             _trained([*words, "--", file], out, progress, kernel)
         return Run(out)
     if steps is not None:
@@ -88,9 +91,18 @@ def train(
             raise UsageError(f"{out} has no run to go on with", "give a job")
         _trained(words, out, progress, kernel)
         return Run(out)
-    words += options(data_root=None if begun else root)
+    words += [] if begun else [f"--data-root={root}" for root in roots]
     _trained([*words, "--", path("job", job)], out, progress, kernel)
     return Run(out)
+
+
+def _roots(given: Any) -> List[str]:
+    """The folders and addresses in `data_root`."""
+    if given is None:
+        return []
+    if isinstance(given, (str, bytes, os.PathLike)):
+        return [path("data_root", given)]
+    return paths("data_root", given)
 
 
 def _trained(words: list, out: str, progress: Wanted, kernel: Optional[Kernel]) -> None:

@@ -12,6 +12,7 @@ use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::names;
 
 use crate::common::edit::edited;
+use crate::common::forged::forge;
 use crate::common::served::{Lie, Manner, Served};
 use crate::common::{files, gpt_job, trained};
 use crate::{output, path};
@@ -300,4 +301,160 @@ fn lies_begin_no_run(from: usize) {
         assert!(!Path::new(&out).join("checkpoints").exists());
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The blocks in a cache's folder.
+fn blocks(cache: &str) -> Vec<std::path::PathBuf> {
+    fs::read_dir(cache).unwrap().map(|entry| entry.unwrap().path()).collect()
+}
+
+/// The cache has what a digest decides, and a run is the same with it, without it, and with one that lies.
+#[test]
+fn training_reads_again_from_a_cache_and_believes_nothing_in_it() {
+    let world = World::new();
+    let named = format!("path = {:?}", world.url("d/text.txt"));
+    let copied = world.job("copied.toml", &[("path = \"text.txt\"", &named)], "");
+    let data = named + "\ncopy = false";
+    let lean = world.job("lean.toml", &[("path = \"text.txt\"", &data)], "");
+    let weights = world.job("weights.toml", &[], &format!("weights = [{:?}]", world.url("w/w.safetensors")));
+    let run = world.job("run.toml", &[], &format!("run = {:?}", world.url("first")));
+    let size = |name: &str| fs::metadata(world.at(name)).unwrap().len();
+    let checkpoint = format!("first/{}", names::checkpoint(8));
+    for (name, job, root, audit) in [
+        ("lean", &lean, world.url("d"), vec!["--data".to_string(), world.url("d")]),
+        ("copied", &copied, world.url("d"), vec![]),
+        ("weights", &weights, world.url("w"), vec!["--weights".into(), world.url("w/w.safetensors")]),
+        ("run", &run, world.url("first"), vec![]),
+    ] {
+        let cache = world.at(&format!("cache-{name}"));
+        let train = |number: u32, cached: bool| {
+            let out = world.at(&format!("{name}-{number}"));
+            let (roots, options) = (["--data-root", &root], ["--cache", &cache]);
+            let mut args = vec!["train", job, "--out", &out, "--engine", "cpu"];
+            args.extend(roots);
+            args.extend(options.into_iter().filter(|_| cached));
+            world.server.sent();
+            let (code, stdout, stderr) = output(&args);
+            assert_eq!(code, 0, "{name}: {stdout}{stderr}");
+            assert_eq!(stderr.contains(&format!("cache {cache}: ")), cached, "{stderr}");
+            let run = Run::open(Path::new(&out)).unwrap();
+            let transcript = fs::read(Path::new(&out).join(names::TRANSCRIPT)).unwrap();
+            let sent = world.server.sent();
+            // Records have no word of the run's nonce, so equal runs have equal transcripts.
+            ((run.file.initial, run.file.origin, transcript), sent, stderr, out)
+        };
+        let (due, uncached, ..) = train(0, false);
+        assert_eq!(train(1, true).0, due, "{name}");
+        let (again, sent, said, out) = train(2, true);
+        assert_eq!(again, due, "{name}");
+        assert!(said.contains(" were read from it, ") && !said.contains(": 0 B were read"), "{name}: {said}");
+        // A look at the beginning and the tree come before there is a digest; all later reads are the cache's.
+        match name {
+            "lean" | "copied" => {
+                let (data, without) = (sent["d/text.txt"].1, uncached["d/text.txt"].1);
+                assert!(data == 2 * size("text.txt") && data < without, "{sent:?} {uncached:?}");
+            }
+            "weights" => {
+                let (file, without) = (sent["w/w.safetensors"].1, uncached["w/w.safetensors"].1);
+                assert!(file == 2 * size("w.safetensors") && file < without, "{sent:?} {uncached:?}");
+            }
+            _ => {
+                assert!(!sent.contains_key(&checkpoint) && uncached.contains_key(&checkpoint), "{sent:?}");
+                assert_eq!(
+                    [sent["first/index"].0, uncached["first/index"].0],
+                    [1, 1],
+                    "the index is asked for once"
+                );
+            }
+        }
+        let audit: Vec<&str> = audit.iter().map(String::as_str).collect();
+        let (code, stdout, stderr) = output(&[&["audit", &out, "--engine", "cpu"][..], &audit].concat());
+        assert!(code == 0 && stdout.starts_with("MATCHES"), "{stdout}{stderr}");
+        // Blocks that lie, and blocks that are damaged.
+        for (number, says) in [(3, "files in it were not those that"), (4, "blocks in it were damaged")] {
+            assert!(!blocks(&cache).is_empty());
+            for block in blocks(&cache) {
+                match number {
+                    3 => forge(&block, |bytes| bytes.iter_mut().for_each(|byte| *byte ^= 0x55)),
+                    _ => fs::write(&block, "no block").unwrap(),
+                }
+            }
+            let (found, _, said, _) = train(number, true);
+            assert_eq!(found, due, "{name}: {said}");
+            assert!(said.contains(says), "{name}: {said}");
+            // The lies are gone, and what came is kept.
+            train(10 + number, true);
+        }
+    }
+    // A bound is kept, and blocks of another run go first.
+    let cache = world.at("cache");
+    fs::create_dir(&cache).unwrap();
+    for number in 0..8 {
+        let name = format!("{}-l{number:010x}", "0".repeat(64));
+        fs::write(Path::new(&cache).join(name), vec![0; 1 << 20]).unwrap();
+    }
+    let (out, root) = (world.at("bounded"), world.url("w"));
+    let cached = ["--cache", &cache, "--cache-size", "2"];
+    let new = ["train", &weights, "--out", &out, "--engine", "cpu", "--data-root", &root];
+    let (code, stdout, stderr) = output(&[&new[..], &cached].concat());
+    assert_eq!(code, 0, "{stdout}{stderr}");
+    let kept: u64 = blocks(&cache).iter().map(|block| fs::metadata(block).unwrap().len()).sum();
+    assert!(kept <= 2 << 20, "{kept}");
+    // A run that is gone on with takes the same options.
+    let (out, root) = (world.at("lean-0"), world.url("d"));
+    let resume = ["train", "--out", &out, "--resume", "--data", &root];
+    let (code, stdout, stderr) = output(&[&resume[..], &cached].concat());
+    assert!(code == 0 && stderr.contains(&format!("cache {cache}: ")), "{stdout}{stderr}");
+}
+
+/// No cache is named in vain, and no run begins before that is known.
+#[test]
+fn a_cache_of_nothing_is_refused() {
+    let world = World::new();
+    let (cache, out) = (world.at("cache"), world.at("out"));
+    let job = world.job("here.toml", &[], "");
+    for (args, says) in [
+        (&["train", &job, "--out", &out, "--cache", &cache][..], "the job names files in folders alone"),
+        (&["train", "--out", &world.at("first"), "--resume", "--cache", &cache], "both are in folders here"),
+        (
+            &["train", "--ranks", "2", "--rank", "1", "--coordinator", "127.0.0.1:1", "--cache", &cache],
+            "give --cache to rank 0 alone",
+        ),
+    ] {
+        let (code, _, stderr) = output(args);
+        assert!(code == 2 && stderr.contains(says), "{args:?}: {code}: {stderr}");
+    }
+    assert!(!Path::new(&cache).exists() && !Path::new(&out).join("run.json").exists());
+    // What a run hides is no bytes for a cache.
+    let data = [("path = \"text.txt\"", format!("path = {:?}\ncopy = false", world.url("d/text.txt")))];
+    let changes = data.each_ref().map(|(from, to)| (*from, to.as_str()));
+    let hiding = world.job("hiding.toml", &changes, "");
+    let text = fs::read_to_string(&hiding).unwrap();
+    fs::write(&hiding, edited(&text, &[("[commit]", "[commit]\nscheme = 1")])).unwrap();
+    let (code, _, stderr) =
+        output(&["train", &hiding, "--out", &out, "--data-root", &world.url("d"), "--cache", &cache]);
+    assert_eq!(code, 0, "{stderr}");
+    assert_eq!(blocks(&cache).len(), 0);
+}
+
+/// The command's last lines name the address of the data that the run does not hold.
+#[test]
+fn a_run_says_where_its_data_are() {
+    let world = World::new();
+    let (root, here) = (world.url("d"), world.folder.path().to_str().unwrap().to_string());
+    for (name, path, place) in
+        [("there", world.url("d/text.txt"), root.as_str()), ("here", "text.txt".to_string(), here.as_str())]
+    {
+        let data = format!("path = {path:?}\ncopy = false");
+        let job = world.job(&format!("{name}.toml"), &[("path = \"text.txt\"", &data)], "");
+        let out = world.at(name);
+        let (code, said) = world.train(&job, &out, &[&root]);
+        let command = said.lines().find_map(|line| line.split_once("tiebreak audit ")).unwrap().1;
+        assert!(code == 0 && command.ends_with(&format!(" --data {place}")), "{said}");
+        let (code, stdout, stderr) = output(&["audit", &out, "--engine", "cpu", "--data", place]);
+        assert!(code == 0 && stdout.starts_with("MATCHES"), "{stdout}{stderr}");
+        // A run that is gone on with knows what its command line says.
+        let (code, stdout, stderr) = output(&["train", "--out", &out, "--resume", "--data", place]);
+        assert!(code == 0 && stdout.contains(&format!(" --data {place}")), "{stdout}{stderr}");
+    }
 }

@@ -9,6 +9,9 @@ use crate::common::served::{Lie, Manner, Served};
 use crate::released::{GPT2_CONFIG, gpt2_tensors, stored};
 use crate::{output, path};
 
+/// What helps against a server that may hide so that a file is not there.
+const HIDDEN: &str = "some servers answer so where there is no such file";
+
 /// A released GPT-2 in two files with an index, in a folder.
 fn released(folder: &Path) {
     fs::create_dir(folder).unwrap();
@@ -104,6 +107,7 @@ fn a_model_in_several_files_is_read_at_its_address() {
         ("m/model.safetensors.index.json", Lie::Zeros, 4, "index.json"),
         ("m/model.safetensors.index.json", Lie::Huge, 4, "index.json"),
         ("m/model.safetensors.index.json", Lie::Forbidden, 3, "status 403"),
+        ("m/model.safetensors.index.json", Lie::Forbidden, 3, HIDDEN),
         ("m/a.safetensors", Lie::Zeros, 4, "a.safetensors"),
         ("m/b.safetensors", Lie::Huge, 3, "b.safetensors"),
         ("m/b.safetensors", Lie::Cut, 3, "b.safetensors"),
@@ -113,6 +117,7 @@ fn a_model_in_several_files_is_read_at_its_address() {
     let lies_to_import = [
         ("m/config.json", Lie::Zeros, "config.json"),
         ("m/config.json", Lie::Huge, "config.json"),
+        ("m/config.json", Lie::Forbidden, HIDDEN),
         ("m/a.safetensors", Lie::Cut, "a.safetensors"),
     ];
     let liar = |file: &str, lie: Lie| {

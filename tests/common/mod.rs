@@ -4,6 +4,7 @@
 pub mod edit;
 pub mod encoders;
 pub mod faulty;
+pub mod forged;
 pub mod planted;
 pub mod predicting;
 pub mod served;

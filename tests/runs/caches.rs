@@ -17,12 +17,11 @@ use tiebreak_remote::cache::{Cache, Told};
 use tiebreak_run::run::dir::Run;
 use tiebreak_run::run::{Memory, Promise, RunError, Store, names, states, transcript};
 
+use crate::common::forged::forge;
 use crate::common::served::{Lie, Manner, Served};
 use crate::common::{gpt_job, trained};
 use crate::remote::{at, indexed, whole};
 
-/// Bytes of a checksum, which stands before a block.
-const CHECKSUM: usize = 32;
 /// No test fills so much.
 const MOST: u64 = 1 << 30;
 
@@ -42,15 +41,6 @@ fn blocks(folder: &Path) -> Vec<PathBuf> {
 /// The file of a block, by the digest in the block's name.
 fn file_of(block: &Path) -> String {
     block.file_name().unwrap().to_str().unwrap()[..64].to_string()
-}
-
-/// Replaces a block's bytes by others of a right checksum.
-fn forge(block: &Path, change: impl Fn(&mut Vec<u8>)) {
-    let mut bytes = fs::read(block).unwrap().split_off(CHECKSUM);
-    change(&mut bytes);
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(block.file_name().unwrap().to_str().unwrap().as_bytes()).update(&[0]).update(&bytes);
-    fs::write(block, [hasher.finalize().as_bytes().as_slice(), &bytes].concat()).unwrap();
 }
 
 /// True of files that a digest decides.

@@ -1,19 +1,20 @@
 //! `--cache`: a folder here that keeps what was read of a run at an address.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use crate::cli::view::report::{Exit, Failure, Printer, bytes_text};
 use tiebreak_remote::cache::Cache;
 use tiebreak_run::run::dir::Run;
+use tiebreak_run::run::{RunError, Store, shell};
 
 #[derive(clap::Args, Clone, Default)]
 #[command(next_help_heading = "Cache")]
 pub struct CacheArgs {
-    /// Keep what is read of a run at an address in this folder, for later commands.
+    /// Keep what is read of a run or a job at an address in this folder, for later commands.
     ///
-    /// The folder keeps data, checkpoints, traces and the released model: files that a digest decides. Nobody trusts it: the bytes are
-    /// checked like a server's. Several commands may share it.
+    /// The folder keeps data, checkpoints, traces, files of weights and the released model: files that a digest decides. Nobody trusts it:
+    /// the bytes are checked like a server's. Several commands may share it.
     #[arg(long = "cache", value_name = "DIR", hide_short_help = true)]
     cache: Option<PathBuf>,
     /// Most MiB in the folder of --cache: files that were read least recently go first.
@@ -42,14 +43,55 @@ impl CacheArgs {
             let why = "--cache is for a run or data at an address, and both are in folders here";
             return Err(Failure::new(Exit::Usage, why).help("leave --cache out"));
         }
-        let cache = match self.made.get() {
-            Some(cache) => cache.clone(),
-            None => {
-                let cache = Cache::at(folder, self.cache_size.saturating_mul(1 << 20))?;
-                self.made.get_or_init(|| cache).clone()
-            }
-        };
+        let cache = self.made(folder)?;
         Ok(run.through(|store| cache.around(store)))
+    }
+
+    /// The store at an address, read through the cache if there is one.
+    ///
+    /// # Errors
+    /// If the folder cannot be made.
+    pub fn before(&self, store: Arc<dyn Store>) -> Result<Arc<dyn Store>, RunError> {
+        match &self.cache {
+            Some(folder) => Ok(self.made(folder)?.around(store)),
+            None => Ok(store),
+        }
+    }
+
+    /// Refuses a cache through which a new run read nothing.
+    ///
+    /// # Errors
+    /// If the job names no file at an address.
+    pub fn is_of_use(&self) -> Result<(), Failure> {
+        if self.cache.is_none() || self.made.get().is_some() {
+            return Ok(());
+        }
+        let why =
+            "--cache is for data, weights or a run at an address, and the job names files in folders alone";
+        Err(Failure::new(Exit::Usage, why).help("leave --cache out"))
+    }
+
+    /// Refuses a cache of a command that reads nothing at an address.
+    ///
+    /// # Errors
+    /// If one is given.
+    pub fn refused(&self, why: &str) -> Result<(), Failure> {
+        if self.cache.is_some() { Err(Failure::new(Exit::Usage, why)) } else { Ok(()) }
+    }
+
+    /// The options, as a shell takes them.
+    pub fn options(&self) -> Vec<String> {
+        let Some(folder) = &self.cache else { return Vec::new() };
+        vec![format!("--cache {}", shell::path(folder)), format!("--cache-size={}", self.cache_size)]
+    }
+
+    /// The cache, made at the first call.
+    fn made(&self, folder: &Path) -> Result<Arc<Cache>, RunError> {
+        if let Some(cache) = self.made.get() {
+            return Ok(cache.clone());
+        }
+        let cache = Cache::at(folder, self.cache_size.saturating_mul(1 << 20))?;
+        Ok(self.made.get_or_init(|| cache).clone())
     }
 
     /// Says of how many files the cache had bytes, about which an audit says nothing of the address.

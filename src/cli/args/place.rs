@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use super::cache::CacheArgs;
 use tiebreak_run::run::dir::Run;
-use tiebreak_run::run::job_files::{Openers, folder_and_name};
+use tiebreak_run::run::job_files::{Kind, folder_and_name};
 use tiebreak_run::run::reader::Salts;
 use tiebreak_run::run::{Folder, JobFiles, RunError, Stored};
 
@@ -45,14 +46,27 @@ pub fn files_at(places: &[PathBuf]) -> Result<Vec<Stored>, RunError> {
 /// # Errors
 /// If a folder is not there, or this build reads no address of that kind.
 pub fn job_files(job: &Path, roots: &[PathBuf]) -> Result<JobFiles, RunError> {
+    job_files_through(job, roots, &CacheArgs::default())
+}
+
+/// [`job_files`], of which those at addresses are read through a cache, if there is one.
+///
+/// # Errors
+/// As [`job_files`].
+pub fn job_files_through(job: &Path, roots: &[PathBuf], cache: &CacheArgs) -> Result<JobFiles, RunError> {
     let (addresses, folders): (Vec<&PathBuf>, Vec<&PathBuf>) =
         roots.iter().partition(|root| tiebreak_remote::is_address(root));
     let files = JobFiles::reaching(job, folders.into_iter().map(PathBuf::as_path))?;
     let addresses: Vec<String> =
         addresses.iter().map(|address| address.to_string_lossy().into_owned()).collect();
     addresses.iter().try_for_each(|address| tiebreak_remote::open_files(address).map(drop))?;
-    let openers = Openers { run: tiebreak_remote::open, files: tiebreak_remote::open_files };
-    Ok(files.with_addresses(addresses, openers))
+    let cache = cache.clone();
+    Ok(files.with_addresses(addresses, move |kind, address| {
+        cache.before(match kind {
+            Kind::Run => tiebreak_remote::open(address)?,
+            Kind::Files => tiebreak_remote::open_files(address)?,
+        })
+    }))
 }
 
 /// True if somebody names a place of files, and not a file: a folder, or an address.

@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue};
 
 use tiebreak_engine::EngineError;
 use tiebreak_record::commit::Malformed;
-use tiebreak_run::run::{RunError, shell};
+use tiebreak_run::run::{RunError, companions, shell};
 
 /// The engines that this build has, as `--engine` takes them.
 const BUILT: &[&str] = &[
@@ -73,6 +73,11 @@ fn of_address(error: &RunError, path: &Path) -> Option<String> {
         RunError::Io { source, .. } => match source.kind() {
             ErrorKind::Unsupported => "copy the run to a folder here, and name that folder".into(),
             ErrorKind::NotFound => format!("`curl -I {}` shows what the server has there", shell::path(path)),
+            ErrorKind::PermissionDenied if is_hidden(path, source) => {
+                "some servers answer so where there is no such file: give credentials that may read and list the folder, or copy the folder here, \
+                 and name that"
+                    .into()
+            }
             ErrorKind::PermissionDenied => {
                 "whoever publishes the run has to let everybody read its files, and run `tiebreak publish`".into()
             }
@@ -89,6 +94,14 @@ fn of_address(error: &RunError, path: &Path) -> Option<String> {
         },
         _ => return None,
     })
+}
+
+/// True if a server refuses a file beside a model, which may not be there at all.
+fn is_hidden(path: &Path, source: &io::Error) -> bool {
+    let weights = |name| ["model.safetensors", "model.safetensors.index.json"].contains(&name);
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| companions::is_name(name) || weights(name))
+        && source.to_string().contains("status 403")
 }
 
 /// A way out of an error of bytes that somebody else made.

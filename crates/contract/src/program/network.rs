@@ -23,9 +23,11 @@ use crate::arith::DType;
 use crate::arith::rounding_grid::GridRule;
 
 mod evaluated;
+mod grid;
 mod passes;
 
 pub use evaluated::NetworkModel;
+use grid::GridText;
 #[doc(hidden)] // for the layers above
 pub use passes::{Asked, pass};
 
@@ -93,15 +95,8 @@ struct File {
     clip_norm: Option<f32>,
     digits: Option<u8>,
     /// Without it the products are exact.
+    #[serde(default, deserialize_with = "grid::given")]
     grid: Option<GridText>,
-}
-
-/// The grid to which each product is rounded.
-#[derive(Clone, Copy, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct GridText {
-    bits: u8,
-    floor: u8,
 }
 
 #[derive(Deserialize)]

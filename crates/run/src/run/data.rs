@@ -257,6 +257,8 @@ impl JobData {
             let (file, source) = match file.on_disk() {
                 Some(path) => (file.clone(), source(path, manifest.bytes, &mut left)?),
                 None => {
+                    // A run that hides leaves nothing in a cache.
+                    let file = if job.hides() { file } else { promised(&file, &manifest) };
                     let source: Box<dyn Source> = Box::new(file.open()?);
                     (file.held_to(tree.clone()), source)
                 }

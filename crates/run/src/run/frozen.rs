@@ -155,7 +155,15 @@ fn trained(table: &[StateTensor], left_out: &[bool]) -> Vec<StateTensor> {
 /// # Errors
 /// If the checkpoint cannot be read, or is malformed.
 pub fn read(run: &Run, step: u32) -> Result<Vec<Vec<u8>>, RunError> {
-    checkpoint::read_at(&Files::of(run, &[], step)?.places()?)
+    read_of(run, &[], step)
+}
+
+/// [`read`] by callers who hold the state to the step's record.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn read_of(run: &Run, records: &[Record], step: u32) -> Result<Vec<Vec<u8>>, RunError> {
+    checkpoint::read_at(&Files::of(run, records, step)?.places()?)
 }
 
 /// Writes the checkpoint after a step: `visit` shows each tensor's canonical bytes, in order. The frozen parameters that checkpoint 0

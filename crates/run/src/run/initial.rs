@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use super::dir::Run;
-use super::error::RunError;
+use super::error::{OfContents, RunError};
 use super::job_files::JobFiles;
+use super::store::Promise;
 use super::stored::Stored;
 use super::weights::WeightFiles;
 use super::{checkpoint, data, frozen, names, transcript};
@@ -49,7 +50,7 @@ pub fn of_job(
     // Files of other tensors are found by their headers, before a server sends one as a whole.
     WeightFiles::open(&named)?.check_state(program, &weights_layout(job, program), &drawn)?;
     let (named, known): (Vec<Stored>, Vec<Option<FileManifest>>) =
-        named.into_iter().map(settled).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
+        named.into_iter().map(|file| settled(file, job)).collect::<Result<Vec<_>, _>>()?.into_iter().unzip();
     let state = from_weights(&named, job, program, &drawn)?;
     let manifest = |(file, known): (&Stored, Option<FileManifest>)| match known {
         Some(known) => Ok(known),
@@ -85,11 +86,14 @@ pub fn manifest_of(file: &Stored) -> Result<FileManifest, RunError> {
 
 /// A file of weights at an address is read as a whole for its manifest, and each later read is held to that one. A file here is believed
 /// to stay as it is.
-fn settled(file: Stored) -> Result<(Stored, Option<FileManifest>), RunError> {
+fn settled(file: Stored, job: &Job) -> Result<(Stored, Option<FileManifest>), RunError> {
     if file.on_disk().is_some() {
         return Ok((file, None));
     }
     let (manifest, tree) = data::kept_manifest(&file)?;
+    let promise = Promise { kind: "weights", digest: manifest.root };
+    // A run that hides leaves nothing in a cache.
+    let file = if job.hides() { file } else { file.promised(promise) };
     Ok((file.held_to(tree), Some(manifest)))
 }
 
@@ -157,17 +161,28 @@ fn from_run(
         record: Base64(last.encode()),
         proof: merkle::prove(&transcript.leaves, size as usize - 1),
     };
-    let path = run.layout.checkpoint(run.job().steps);
-    let theirs = run.program().state();
-    let state = frozen::read(run, run.job().steps)?;
-    let (found, due) = (state_digest(&theirs, &tensor_digests(&theirs, &state)), roots.digest());
-    if found != due {
-        let why = format!("it is not the state that the final record commits: it is {}", found.not(&due));
-        return Err(RunError::invalid(&path, why));
-    }
-    let state = kept_state(state, program, optimizer_state);
+    let state = kept_state(last_state(run, &transcript.records, &roots.digest())?, program, optimizer_state);
     let note = run.at(names::head(size)).read_text(NOTE_MAX as u64)?;
     Ok((state, EarlierRun { head: note, record, optimizer_state }))
+}
+
+/// The state after the run's last step, if it is the one of this digest.
+fn last_state(run: &Run, records: &[Record], due: &Digest) -> Result<Vec<Vec<u8>>, RunError> {
+    let (steps, table) = (run.job().steps, run.program().state());
+    let read = || {
+        let state = frozen::read_of(run, records, steps)?;
+        let found = state_digest(&table, &tensor_digests(&table, &state));
+        if found != *due {
+            let why = format!("it is not the state that the final record commits: it is {}", found.not(due));
+            return Err(RunError::invalid(&run.layout.checkpoint(steps), why));
+        }
+        Ok(state)
+    };
+    match read() {
+        // Once more, if the wrong bytes were a cache's.
+        Err(error) if error.is_of_contents() && frozen::doubt(run, records, steps) => read(),
+        found => found,
+    }
 }
 
 /// The initial state of a run that continues this one, which somebody replayed. The caller checks the state's digest, since

@@ -4,9 +4,12 @@
 //! a folder that the trainer allows. A path that leaves both is refused, whether by `..`, by being absolute or by a symbolic
 //! link. A file at an address is read only if the trainer allows the address, too: credentials of the trainer may open it.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::error::RunError;
 use super::store::Store;
@@ -15,14 +18,39 @@ use super::stored::Stored;
 /// The most bytes of a file that is searched for a private key line by line; in a longer file only the first line is examined.
 const KEY_FILE_MAX: u64 = 1 << 16;
 
-/// The functions that open what lies at an address. Nothing is asked there yet.
+/// What lies at an address.
 #[doc(hidden)] // for the layers above
-#[derive(Clone, Copy, Debug)]
-pub struct Openers {
-    /// The store of a run.
-    pub run: fn(&str) -> Result<Arc<dyn Store>, RunError>,
-    /// The store of a folder of files that no index lists.
-    pub files: fn(&str) -> Result<Arc<dyn Store>, RunError>,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A run, whose index lists its files.
+    Run,
+    /// A folder of files that no index lists.
+    Files,
+}
+
+/// The function that opens what lies at an address. Nothing is asked there yet.
+type Opener = dyn Fn(Kind, &str) -> Result<Arc<dyn Store>, RunError> + Send + Sync;
+
+/// The stores at addresses, each of which is opened once: a server says once what it has.
+struct Stores {
+    opener: Box<Opener>,
+    opened: Mutex<BTreeMap<(Kind, String), Arc<dyn Store>>>,
+}
+
+impl Stores {
+    fn open(&self, kind: Kind, address: &str) -> Result<Arc<dyn Store>, RunError> {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(match opened.entry((kind, address.to_string())) {
+            Entry::Occupied(store) => store.get().clone(),
+            Entry::Vacant(place) => place.insert((self.opener)(kind, address)?).clone(),
+        })
+    }
+}
+
+impl fmt::Debug for Stores {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        f.write_str("stores at addresses")
+    }
 }
 
 /// A job file's path, and the folders in which the files that it names may lie.
@@ -33,7 +61,7 @@ pub struct JobFiles {
     roots: Vec<PathBuf>,
     /// The addresses of folders that the trainer allows, and what opens them.
     addresses: Vec<String>,
-    openers: Option<Openers>,
+    stores: Option<Arc<Stores>>,
 }
 
 impl JobFiles {
@@ -66,15 +94,20 @@ impl JobFiles {
                     RunError::Refused(format!("--data-root {}: {error}", root.display()))
                 })?);
         }
-        Ok(JobFiles { job: job.to_path_buf(), roots, addresses: Vec::new(), openers: None })
+        Ok(JobFiles { job: job.to_path_buf(), roots, addresses: Vec::new(), stores: None })
     }
 
-    /// The same reach, and the folders at these addresses.
+    /// The same reach, and the folders at these addresses, which `opener` opens.
     #[must_use]
     #[doc(hidden)] // the command's alone
-    pub fn with_addresses(self, addresses: Vec<String>, openers: Openers) -> JobFiles {
+    pub fn with_addresses(
+        self,
+        addresses: Vec<String>,
+        opener: impl Fn(Kind, &str) -> Result<Arc<dyn Store>, RunError> + Send + Sync + 'static,
+    ) -> JobFiles {
         let addresses = addresses.into_iter().map(|root| root.trim_end_matches('/').to_string()).collect();
-        JobFiles { addresses, openers: Some(openers), ..self }
+        let stores = Stores { opener: Box::new(opener), opened: Mutex::default() };
+        JobFiles { addresses, stores: Some(Arc::new(stores)), ..self }
     }
 
     /// The job file.
@@ -127,7 +160,7 @@ impl JobFiles {
             let why = "is an address of a folder, and a file is due";
             return Err(RunError::Refused(format!("{}: {key}: {name:?} {why}", self.job.display())));
         }
-        let store = (self.openers_for(key, name, folder)?.files)(folder)?;
+        let store = self.stores_for(key, name, folder)?.open(Kind::Files, folder)?;
         Ok(Stored::new(&store, Path::new(folder), file))
     }
 
@@ -140,18 +173,18 @@ impl JobFiles {
             return Ok(None);
         }
         let run = name.trim_end_matches('/');
-        (self.openers_for(key, name, run)?.run)(run).map(Some)
+        self.stores_for(key, name, run)?.open(Kind::Run, run).map(Some)
     }
 
-    /// The functions that open the folder at an address, which has to be one that the trainer allows, or below one.
-    fn openers_for(&self, key: &str, name: &str, folder: &str) -> Result<Openers, RunError> {
+    /// What opens the folder at an address, which has to be one that the trainer allows, or below one.
+    fn stores_for(&self, key: &str, name: &str, folder: &str) -> Result<&Stores, RunError> {
         let below = |root: &String| folder.strip_prefix(root.as_str());
         let plain = |rest: &str| {
             let is_plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('%');
             rest.is_empty() || rest.strip_prefix('/').is_some_and(|rest| rest.split('/').all(is_plain))
         };
         let allowed = self.addresses.iter().filter_map(below).any(plain);
-        self.openers.filter(|_| allowed).ok_or_else(|| {
+        self.stores.as_deref().filter(|_| allowed).ok_or_else(|| {
             RunError::Refused(format!(
                 "{}: {key}: {name:?} is an address that nobody allowed: a job may name files at addresses only below the ADDRESS of \
                  --data-root ADDRESS; if you trust the job, give --data-root {folder}",
@@ -228,11 +261,11 @@ mod tests {
 
     #[test]
     fn addresses_are_reached_below_the_ones_that_are_allowed_alone() {
-        let nowhere = |_: &str| Ok(crate::run::Folder::at(Path::new("nowhere")) as Arc<dyn Store>);
+        let nowhere = |_, _: &str| Ok(crate::run::Folder::at(Path::new("nowhere")) as Arc<dyn Store>);
         let files = JobFiles::new(Path::new("job.toml"), None).unwrap();
         assert!(files.stored("key", "http://host/a/file").is_err(), "no address is allowed");
         let allowed = vec!["http://host/a/".to_string(), "s3://bucket".to_string()];
-        let files = files.with_addresses(allowed, Openers { run: nowhere, files: nowhere });
+        let files = files.with_addresses(allowed, nowhere);
         for name in ["http://host/a/file", "http://host/a/b/file", "s3://bucket/file"] {
             assert!(files.stored("key", name).is_ok(), "{name}");
         }

@@ -2,6 +2,7 @@
 
 mod agent;
 pub mod bar;
+mod hints;
 mod memory;
 pub mod recording;
 mod stopped;
@@ -16,12 +17,13 @@ use clap::{ArgAction, ValueEnum};
 use serde_json::json;
 
 use crate::cli::args::around::{AroundArgs, Ways};
+use crate::cli::args::cache::CacheArgs;
 use crate::cli::args::device_check;
 use crate::cli::args::engine::{EngineArgs, open};
 use crate::cli::args::key;
 use crate::cli::args::limits::Limits;
 use crate::cli::args::metrics::{MetricsArgs, Served};
-use crate::cli::args::place::job_files;
+use crate::cli::args::place::{job_files, job_files_through};
 use crate::cli::args::random::random;
 use crate::cli::args::ranks::{Meeting, RanksArgs, Role, bucket_bytes};
 use crate::cli::args::salts::SaltArgs;
@@ -33,11 +35,11 @@ use crate::cli::view::report::{CommandResult, Exit, Failure, Printer, bytes_text
 use crate::cli::view::traces::Traces;
 use agent::{AgentArgs, Watched, WatchedRank};
 use bar::{Bar, Evaluating};
+use hints::{Named, done_text, toml_text};
 use memory::{check_memory, rank_bytes};
 use stopped::Asked;
 use tiebreak_engine::{Engine, EngineError};
 use tiebreak_job::Job;
-use tiebreak_job::initial::InitialOrigin;
 use tiebreak_monitor::snapshot::shard_map::ShardMap;
 use tiebreak_record::commit::digest::Digest;
 use tiebreak_record::commit::keys::PrivateKey;
@@ -121,6 +123,15 @@ pub struct Args {
     agent: AgentArgs,
     #[command(flatten)]
     metrics: MetricsArgs,
+    #[command(flatten)]
+    cache: CacheArgs,
+}
+
+impl Args {
+    /// The places of files that the command line names.
+    fn named(&self) -> Named<'_> {
+        Named { job: self.job.as_deref(), data: self.data.as_deref() }
+    }
 }
 
 /// The products of a trainer.
@@ -133,8 +144,10 @@ enum Profile {
 }
 
 pub fn run(printer: Printer, args: Args) -> CommandResult {
-    let traces = Traces::of(printer, "train");
-    traces.clone().around(worked(printer, args, &traces))
+    let (traces, cache) = (Traces::of(printer, "train"), args.cache.clone());
+    let ended = worked(printer, args, &traces);
+    cache.say(printer);
+    traces.clone().around(ended)
 }
 
 fn worked(printer: Printer, args: Args, traces: &Traces) -> CommandResult {
@@ -154,7 +167,7 @@ fn worked(printer: Printer, args: Args, traces: &Traces) -> CommandResult {
     let reopened = || {
         let run = Limits::with_data(args.salts.open(&args.limits, out)?, args.data.as_ref())?;
         run.opened()?;
-        Ok::<_, Failure>(run)
+        args.cache.around(run)
     };
     let begun = args.resume.then(reopened).transpose()?;
     let job = job_of(&args, begun.as_ref())?;
@@ -201,7 +214,7 @@ fn worked(printer: Printer, args: Args, traces: &Traces) -> CommandResult {
     let state = match state {
         Ok(state) => state,
         Err(error) => {
-            return stopped::said(printer, &run, &error, bar.stops.1.as_ref(), &resume_options(&args));
+            return stopped::said(printer, &run, &error, bar.stops.1.as_ref(), &resume_options(&args, &run));
         }
     };
     ended(printer, &run, &args, &bar, (&state, checking.as_ref()));
@@ -217,6 +230,7 @@ fn joins(
     meeting: Meeting,
 ) -> CommandResult {
     args.metrics.refused("rank 0 has the metrics of all ranks: give --metrics to rank 0 alone")?;
+    args.cache.refused("rank 0 reads the files of all ranks: give --cache to rank 0 alone")?;
     let agent = args.agent.of_rank(place.rank);
     let engine = (&role.engine(&args.engine)?, &args.around);
     work(printer, (place, coordinator), meeting, engine, &args.limits, &agent)
@@ -239,7 +253,7 @@ fn bar(
 
 /// The error of training that failed in the step after the last one that is done.
 fn failed(run: &Run, bar: &Bar, error: TrainError, args: &Args) -> Failure {
-    stopped::failed(run, bar.at.map(|at| at + 1), error, &cpu_options(args))
+    stopped::failed(run, bar.at.map(|at| at + 1), error, &cpu_options(args, run))
 }
 
 /// The error of a command line that names no folder for the run.
@@ -279,7 +293,7 @@ fn ended(
     let model = shell::path(&beside(out, "-model"));
     let (id, out) = (run.id, shell::path(out));
     let format = if hf { "" } else { " --format safetensors" };
-    let audit = audit_command(run, args, &format!("{out}{key}{}", args.salts.option()));
+    let audit = args.named().audit(run, &format!("{out}{key}{}", args.salts.option()));
     let salts = args.salts.option();
     let mut next = vec![Next::new("check it with", format!("tiebreak verify {out}{key}{salts}")), audit];
     if !run.job().hides() {
@@ -297,67 +311,32 @@ fn ended(
     printer.result(lines, &json);
 }
 
-/// The command that audits the run, with the files that the job names and the run does not hold.
-fn audit_command(run: &Run, args: &Args, of: &str) -> Next {
-    let mut command = format!("tiebreak audit {of}");
-    let mut unknown = Vec::new();
-    if let InitialOrigin::Weights { .. } = run.file.origin {
-        for name in run.job().init.files() {
-            command += " --weights ";
-            match args.job.as_ref().and_then(|job| job.parent()) {
-                _ if tiebreak_remote::is_address(Path::new(name)) => command += &shell::word(name),
-                Some(folder) => command += &shell::path(&folder.join(name)),
-                None => {
-                    command += "FILE";
-                    unknown.push("its files of weights");
-                }
-            }
-        }
-    }
-    if !run.holds_data() {
-        command += " --data FOLDER";
-        unknown.push("its data files");
-    }
-    unknown.dedup();
-    let next = Next::new("audit it with", command);
-    match unknown.is_empty() {
-        true => next,
-        false => next.note(format!("where {} are", unknown.join(" and "))),
-    }
-}
-
-/// The work that was done, in words.
-fn done_text(steps: u64, out: &Path) -> String {
-    match steps {
-        0 => format!(
-            "the run was complete already (for more steps, begin a run from its end: a job with [init] run = {} and optimizer_state = true)",
-            toml_text(out)
-        ),
-        steps => format!("trained {steps} steps"),
-    }
-}
-
 /// The options of this command line that a resume needs too, as a shell takes them.
-fn resume_options(args: &Args) -> String {
+fn resume_options(args: &Args, run: &Run) -> String {
     let default = ["--engine=cpu", "--threads=0"];
     let engine = args.engine.options().into_iter().filter(|option| !default.contains(&option.as_str()));
     let around = args.around.options().into_iter().map(|option| option.to_string_lossy().into_owned());
-    options_with(args, engine.chain(around))
+    options_with(args, run, engine.chain(around))
 }
 
 /// The options of a resume on the CPU.
-fn cpu_options(args: &Args) -> String {
-    options_with(args, ["--engine=cpu".to_string()].into_iter())
+fn cpu_options(args: &Args, run: &Run) -> String {
+    options_with(args, run, ["--engine=cpu".to_string()].into_iter())
 }
 
 /// The options of this command line that do not say how it computes, and then these.
-fn options_with(args: &Args, engine: impl Iterator<Item = String>) -> String {
+fn options_with(args: &Args, run: &Run, engine: impl Iterator<Item = String>) -> String {
     let mut words: Vec<String> = Vec::new();
-    let files = [("--key", &args.key), ("--data", &args.data), ("--salt-key", &args.salts.salt_key)];
+    let data = args.data.clone().or_else(|| args.named().data_of(run));
+    let files = [("--key", &args.key), ("--data", &data), ("--salt-key", &args.salts.salt_key)];
     let files = files.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?)));
     words.extend(
         files.chain(args.agent.options()).map(|(option, path)| format!("{option} {}", shell::path(path))),
     );
+    // A resume reads the data alone from an address.
+    if data.is_some_and(|data| tiebreak_remote::is_address(&data)) {
+        words.extend(args.cache.options());
+    }
     words.extend(engine.chain(args.ranks.options()).map(|option| shell::word(&option)));
     words.iter().map(|word| format!(" {word}")).collect()
 }
@@ -425,13 +404,14 @@ fn trained(
 /// Begins a run of the job that is named.
 fn new_run(printer: Printer, args: &Args, out: &Path, key: Option<&PrivateKey>) -> Result<Run, Failure> {
     let job = args.job.as_deref().expect("there is a job, or a run");
-    let (files, challenge) = (job_files(job, &args.data_root)?, args.challenge);
+    let (files, challenge) = (job_files_through(job, &args.data_root, &args.cache)?, args.challenge);
     let logged = args.profile == Some(Profile::Logged);
     let (folder, out) = (out.to_path_buf(), Folder::at(out));
     let beginning = Beginning { job, data_root: None, out, key, challenge, logged, nonce: random()? };
     let salts = args.salts.begun(read_job(job)?.1.hides(), &folder)?;
     let salt_key = salts.as_ref().map(|(key, _)| key);
     let run = Prepared::reaching(&beginning, &files, salt_key, &mut scanning(printer));
+    let run = run.map_err(Failure::from).and_then(|run| args.cache.is_of_use().map(|()| run));
     let run = run.inspect_err(|_| {
         // Nothing was begun, so nothing is of this key.
         salts.iter().for_each(|(_, path)| drop(fs::remove_file(path)));
@@ -446,11 +426,6 @@ fn new_run(printer: Printer, args: &Args, out: &Path, key: Option<&PrivateKey>) 
         run.copied().into_iter().map(|(path, bytes)| (path.display().to_string(), bytes)).collect();
     say_copied(printer, copied.iter().map(|(path, bytes)| (path.as_str(), *bytes)));
     Ok(run.create()?)
-}
-
-/// A path as a text in a job file.
-fn toml_text(path: &Path) -> String {
-    serde_json::Value::from(path.to_string_lossy()).to_string()
 }
 
 /// Checks that a run that is gone on with is the one that the rest of the command line describes.
