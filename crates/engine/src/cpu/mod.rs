@@ -217,7 +217,9 @@ impl Cpu {
         }
         let mut output = self.compute(graph, node, values)?;
         if let Storage::Quantised(quantised) = &output {
-            let Some(packed) = quantised.operand.packed() else { return Ok(Some(Tensor::new(output))) };
+            let Some(packed) = product::packed(&quantised.operand) else {
+                return Ok(Some(Tensor::new(output)));
+            };
             output = self.quantised(packed);
         }
         let output = Tensor::new(output);
@@ -412,7 +414,7 @@ impl Engine for Cpu {
 
     fn packed(&mut self, tensor: Tensor) -> Tensor {
         let Storage::Quantised(quantised) = tensor.storage() else { return tensor };
-        let packed = self.threads.install(|| quantised.operand.packed());
+        let packed = self.threads.install(|| product::packed(&quantised.operand));
         packed.map_or(tensor.clone(), |operand| tensor.again(self.quantised(operand)))
     }
 

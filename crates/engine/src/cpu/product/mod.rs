@@ -10,6 +10,8 @@ mod dots;
 mod few;
 mod float_gemm;
 mod gather;
+#[cfg(target_arch = "x86_64")]
+mod kept;
 mod operand;
 #[cfg(target_arch = "x86_64")]
 mod pairs;
@@ -44,6 +46,19 @@ pub use view::{Axis, StridedView};
 /// `blocks * batch * M * N`.
 pub fn product(a: &Operand, b: &Operand, out: &mut [u32]) {
     product_on(Path::fastest(), a, b, out);
+}
+
+/// The same operand in the form in which products of this machine read it fastest, if that is worth being kept for many products.
+pub(crate) fn packed(operand: &Operand) -> Option<Operand> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        Some(operand.with_kept(dots::kept::pack(Path::fastest(), operand)?))
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = operand;
+        None
+    }
 }
 
 /// [`product`], or the error of its rounding.

@@ -9,10 +9,10 @@ use rayon::prelude::*;
 
 #[cfg(target_arch = "x86_64")]
 use super::bands::Piece;
-#[cfg(target_arch = "x86_64")]
-use super::dots::kept::Kept;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use super::gather::Gather;
+#[cfg(target_arch = "x86_64")]
+use super::kept::Kept;
 use super::patches::Patches;
 use super::simd::{Path, vectorised};
 #[cfg(target_arch = "x86_64")]
@@ -50,7 +50,7 @@ enum Integers {
     Patches(Arc<Patches>),
     /// Rows that are packed for products.
     #[cfg(target_arch = "x86_64")]
-    Kept(Arc<Kept>),
+    Kept(Kept),
 }
 
 impl Operand {
@@ -175,14 +175,10 @@ impl Operand {
         }
     }
 
-    /// The same operand in the form in which products of this machine read it fastest, if that is worth being kept for many products.
-    pub fn packed(&self) -> Option<Operand> {
-        #[cfg(target_arch = "x86_64")]
-        if let Integers::Rows(_) = &self.integers {
-            let integers = Integers::Kept(Arc::new(Kept::pack(Path::fastest(), self)?));
-            return Some(Operand { integers, absmaxes: self.absmaxes.clone(), ..*self });
-        }
-        None
+    /// The same operand with packed rows.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn with_kept(&self, kept: Kept) -> Operand {
+        Operand { integers: Integers::Kept(kept), absmaxes: self.absmaxes.clone(), ..*self }
     }
 
     /// The packed rows, if they are so.

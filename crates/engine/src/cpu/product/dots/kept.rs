@@ -1,9 +1,7 @@
-//! Integers of three digits that are packed once and serve many products: as bytes, sixteen rows in a panel.
+//! Products of integers that are packed once and serve many products ([`crate::cpu::product::kept`]).
 //!
 //! The bytes of an integer take three quarters of its memory as a word, and few rows of a take as long as memory gives these bytes. AMX
 //! reads the panels in place. Where other forms are faster for many rows, they cut their words from these, and transpose nothing.
-
-use std::ops::Range;
 
 use rayon::prelude::*;
 
@@ -13,17 +11,14 @@ use super::isa::{DotBytes, Isa, LANES, lanes};
 use super::packed::Panels;
 use super::x86::Avx512Vnni;
 use crate::cpu::product::few;
+use crate::cpu::product::kept::{self, DIGITS, Kept, PLACES};
 use crate::cpu::product::operand::Operand;
 use crate::cpu::product::scale_back::{Scale, Sum, fits_i64, product_bits};
 use crate::cpu::product::simd::Path;
 use tiebreak_contract::arith::digits::ProductPart;
 
-/// The digits of integers that are kept.
-pub(super) const DIGITS: usize = 3;
 /// Weights of pairs of digits.
 const WEIGHTS: usize = 2 * DIGITS - 1;
-/// Indices of K in a word.
-pub(super) const PLACES: usize = 4;
 /// The most rows of a that are multiplied one by one. From there on, other forms are faster although they cut the words of b first; AMX
 /// cuts nothing.
 const ROWS: usize = 32;
@@ -36,6 +31,7 @@ const COLUMNS: usize = TOGETHER * LANES;
 const FLUSH: usize = 4096;
 /// Words of K whose bytes in all panels stay in the first-level cache.
 const NEAR: usize = 48;
+const _: () = assert!(kept::LANES == LANES);
 const _: () = assert!(FLUSH * PLACES * DIGITS * 255 * 128 < 1 << 31);
 
 /// The words of kept integers, as AMX's registers take them.
@@ -56,60 +52,11 @@ impl Layout for Bytes {
     }
 }
 
-/// The packed rows of an operand of one batch.
-pub(in crate::cpu::product) struct Kept(Panels<Bytes>);
-
-impl std::fmt::Debug for Kept {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} panels", self.0.panels())
-    }
-}
-
-impl Kept {
-    /// Packs an operand of three digits, if products of this path read it so.
-    pub(crate) fn pack(path: Path, operand: &Operand) -> Option<Kept> {
-        let serves = path >= Path::Avx512Vnni && operand.digits() as usize == DIGITS && operand.batch() == 1;
-        let large = operand.rows() >= COLUMNS && operand.k() >= LANES;
-        (serves && large).then(|| Kept(Panels::keep(operand)))
-    }
-
-    /// Copies the integers of a row from index `first` on, as many as `to` holds.
-    pub(crate) fn copy_row(&self, row: usize, first: usize, to: &mut [i32]) {
-        let words = self.0.words(row / LANES, 0..self.0.words_of_k());
-        for (k, to) in (first..).zip(to) {
-            let word = |digit: usize| words[(k / PLACES * DIGITS + digit) * LANES + row % LANES];
-            *to = integer([0, 1, 2].map(word), k % PLACES);
-        }
-    }
-
-    /// The words of sixteen rows, `[word of K][digit][row]`.
-    pub(super) fn words(&self, panel: usize, words: Range<usize>) -> &[[[u32; LANES]; DIGITS]] {
-        self.0.words(panel, words).as_chunks().0.as_chunks().0
-    }
-
-    /// The same words as panels of a layout that has them so.
-    pub(super) fn shared<F: Layout>(&self) -> Panels<F> {
-        self.0.shared()
-    }
-}
-
-/// The integer at a place of words, one of each digit.
-#[inline(always)]
-fn integer(words: [u32; DIGITS], place: usize) -> i32 {
-    let digit = |d: usize| (words[d] << (24 - 8 * place)) as i32 >> 24;
-    digit(0) + (digit(1) << 8) + (digit(2) << 16)
-}
-
-/// The integers of words, `[place][row]`.
-#[inline(always)]
-pub(super) fn integers(words: &[[u32; LANES]; DIGITS]) -> [[i32; LANES]; PLACES] {
-    let mut places = [[0; LANES]; PLACES];
-    for (place, of_place) in places.iter_mut().enumerate() {
-        for (row, to) in of_place.iter_mut().enumerate() {
-            *to = integer([words[0][row], words[1][row], words[2][row]], place);
-        }
-    }
-    places
+/// Packs an operand of three digits, if products of this path read it so.
+pub(in crate::cpu::product) fn pack(path: Path, operand: &Operand) -> Option<Kept> {
+    let serves = path >= Path::Avx512Vnni && operand.digits() as usize == DIGITS && operand.batch() == 1;
+    let large = operand.rows() >= COLUMNS && operand.k() >= LANES;
+    (serves && large).then(|| Panels::<Bytes>::keep(operand))
 }
 
 /// True if few rows of a meet kept rows of b here.
@@ -167,11 +114,10 @@ type Sums = [[i64; LANES]; TOGETHER];
 /// The dot products of rows, as [`bytes`] gives them, and the rows of b in [`TOGETHER`] panels from `first` on. Sums of panels behind
 /// the last one are those of the first.
 fn dots(kept: &Kept, a: &[Vec<[u32; DIGITS]>], first: usize, sums: &mut Vec<Sums>) {
-    let panels = kept.0.panels();
+    let panels = kept.panels();
     let numbers: [usize; TOGETHER] =
         std::array::from_fn(|i| if first + i < panels { first + i } else { first });
-    let surplus =
-        numbers.map(|panel| *kept.0.surplus(panel).first_chunk().expect("a panel has sixteen rows"));
+    let surplus = numbers.map(|panel| *kept.surplus(panel));
     sums.clear();
     sums.resize(a.len(), surplus);
     // Few rows of a read words of b from memory once. For more of them, words stay in the first-level cache meanwhile.
@@ -179,7 +125,7 @@ fn dots(kept: &Kept, a: &[Vec<[u32; DIGITS]>], first: usize, sums: &mut Vec<Sums
     let len = a.first().map_or(0, Vec::len);
     for start in (0..len).step_by(chunk) {
         let words = start..len.min(start + chunk);
-        let b = numbers.map(|panel| kept.words(panel, words.clone()));
+        let b = numbers.map(|panel| kept.panel(panel, words.clone()));
         for (a, sums) in a.iter().zip(&mut *sums) {
             // SAFETY: integers are kept where AVX-512 VNNI was detected.
             unsafe {

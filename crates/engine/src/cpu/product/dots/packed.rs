@@ -8,9 +8,9 @@ use rayon::prelude::*;
 
 use super::form::{Form, Layout, PLANES_MAX};
 use super::isa::{Isa, LANES};
-#[cfg(target_arch = "x86_64")]
-use super::kept::{self, Kept};
 use super::runs::{Runs, WORD, Words};
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::product::kept::{self, Kept};
 use crate::cpu::product::operand::Operand;
 
 /// Memory in which rows are gathered that are not contiguous: new memory costs as much as gathering them.
@@ -94,9 +94,26 @@ impl Drop for Memory {
     }
 }
 
+/// The words of panels: their own, or those of kept rows.
+enum Stored {
+    Own(Memory),
+    #[cfg(target_arch = "x86_64")]
+    Kept(Arc<Vec<u32>>),
+}
+
+impl Stored {
+    fn words(&self) -> &[u32] {
+        match self {
+            Stored::Own(memory) => &memory.0,
+            #[cfg(target_arch = "x86_64")]
+            Stored::Kept(words) => words,
+        }
+    }
+}
+
 /// All rows of b as panels of columns of the product: `[panel][word of K][plane][vector][lane]`.
 pub(super) struct Panels<F> {
-    words: Arc<Memory>,
+    words: Stored,
     n: usize,
     words_of_k: usize,
     /// [`Layout::SURPLUS`] times the sum of each column's integers.
@@ -114,15 +131,22 @@ impl<F: Layout> Panels<F> {
         if F::AS_KEPT
             && let Some(kept) = b.kept().filter(|_| k.len() == b.k())
         {
-            return kept.shared();
+            let (words, surplus, words_of_k) = kept.parts();
+            let words = Stored::Kept(words.clone());
+            return Panels { words, n: b.rows(), words_of_k, surplus: surplus.clone(), form: PhantomData };
         }
         Self::pack_in(Memory::take, b, batch, k)
     }
 
     /// All indices of the rows of b, for many products: the memory has no more words than these.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn keep(b: &Operand) -> Self {
-        Self::pack_in(|len| Memory(vec![0; len]), b, 0, 0..b.k())
+    pub(super) fn keep(b: &Operand) -> Kept {
+        let packed = Self::pack_in(|len| Memory(vec![0; len]), b, 0, 0..b.k());
+        let words = match packed.words {
+            Stored::Own(mut memory) => Arc::new(std::mem::take(&mut memory.0)),
+            Stored::Kept(words) => words,
+        };
+        Kept::new(words, b.rows(), packed.words_of_k, packed.surplus)
     }
 
     fn pack_in(memory: impl FnOnce(usize) -> Memory, b: &Operand, batch: usize, k: Range<usize>) -> Self {
@@ -160,19 +184,7 @@ impl<F: Layout> Panels<F> {
                 for_each_word::<F, 1>(b, batch, some, k.clone(), scratch, put);
             }
         });
-        Panels { words: Arc::new(words), n, words_of_k, surplus: Arc::new(surplus), form: PhantomData }
-    }
-
-    /// The same words as panels of another layout, which has them in the same order.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) fn shared<G: Layout>(&self) -> Panels<G> {
-        let (words, surplus) = (self.words.clone(), self.surplus.clone());
-        Panels { words, n: self.n, words_of_k: self.words_of_k, surplus, form: PhantomData }
-    }
-
-    #[cfg(target_arch = "x86_64")]
-    pub(super) fn panels(&self) -> usize {
-        self.n.div_ceil(F::WIDTH)
+        Panels { words: Stored::Own(words), n, words_of_k, surplus: Arc::new(surplus), form: PhantomData }
     }
 
     /// The number of columns of a panel that the product has.
@@ -185,7 +197,7 @@ impl<F: Layout> Panels<F> {
     }
 
     pub(super) fn words(&self, panel: usize, words: Range<usize>) -> &[u32] {
-        let of_panel = &self.words.0[panel * self.words_of_k * Self::TOGETHER..];
+        let of_panel = &self.words.words()[panel * self.words_of_k * Self::TOGETHER..];
         &of_panel[words.start * Self::TOGETHER..words.end * Self::TOGETHER]
     }
 
@@ -207,7 +219,7 @@ fn for_each_kept<F: Layout>(
         F::Isa::run(
             #[inline(always)]
             || {
-                for (i, words) in kept.words(panel, 0..len.div_ceil(kept::PLACES)).iter().enumerate() {
+                for (i, words) in kept.panel(panel, 0..len.div_ceil(kept::PLACES)).iter().enumerate() {
                     let count = (len - i * kept::PLACES).min(kept::PLACES).next_multiple_of(F::PLACES);
                     cut_places::<F, 1>(
                         &kept::integers(words)[..count],
