@@ -24,6 +24,7 @@ pub(super) trait Layout: Sync {
     /// The number of words of K that a panel has a multiple of; words behind the last index are 0.
     const MULTIPLE: usize = 1;
     /// True if words of b lie as [`super::kept`] integers do.
+    #[cfg(target_arch = "x86_64")]
     const AS_KEPT: bool = false;
     /// The number to be added to sums of a column for each unit of the sum of its integers.
     const SURPLUS: i64 = 0;
