@@ -165,6 +165,47 @@ fn a_run_goes_on_from_anothers_final_state() {
     assert_eq!(finding.what, Wrong(Fact::InitialState { source: "the earlier run's final state" }));
 }
 
+/// Files of weights are copied in pieces of 65,536 elements.
+#[test]
+fn weights_of_more_elements_than_a_piece_are_copied_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    let job = job_with(folder.path(), "wide.toml", r#"weights = ["weights.safetensors"]"#);
+    let text = edited(
+        &fs::read_to_string(&job).unwrap(),
+        &[("width = 16", "width = 160"), ("steps = 4", "steps = 1")],
+    );
+    fs::write(&job, &text).unwrap();
+    let seeds = folder.path().join("seeds.toml");
+    fs::write(&seeds, edited(&text, &[("weights = [\"weights.safetensors\"]", "")])).unwrap();
+    let run = begin_run(&Disk::default(), &seeds, &folder.path().join("seeds")).unwrap();
+    let (table, count) = (run.program().state(), run.program().parameters.len());
+    assert!(table[..count].iter().any(|tensor| tensor.ty().len() > 1 << 16));
+    // Of bfloat16, as released weights are.
+    let halves: Vec<Vec<u8>> = (1u32..)
+        .zip(&table[..count])
+        .map(|(seed, tensor)| {
+            let word = |i: u32| (0x3c00 + i.wrapping_mul(seed).wrapping_mul(2_654_435_761) % 512) as u16;
+            (0..tensor.ty().len() as u32).flat_map(|i| word(i).to_le_bytes()).collect()
+        })
+        .collect();
+    let views = table[..count].iter().zip(&halves).map(|(tensor, bytes)| {
+        let shape = tensor.shape.iter().map(|&d| d as usize).collect();
+        (
+            tensor.name.clone(),
+            safetensors::tensor::TensorView::new(safetensors::Dtype::BF16, shape, bytes).unwrap(),
+        )
+    });
+    fs::write(folder.path().join("weights.safetensors"), safetensors::serialize(views, None).unwrap())
+        .unwrap();
+    let run = trained(&job, &folder.path().join("run"), None);
+    let state = checkpoint::read(&run.layout.checkpoint(0), &table).unwrap();
+    for ((tensor, bytes), halves) in table.iter().zip(&state).zip(&halves) {
+        let wide: Vec<u8> =
+            halves.as_chunks::<2>().0.iter().flat_map(|half| [0, 0, half[0], half[1]]).collect();
+        assert!(*bytes == wide, "{}", tensor.name);
+    }
+}
+
 /// A perceptron of twelve classes that begins from one of ten: its head is drawn.
 fn job_with_a_new_head(folder: &Path, init: &str) -> PathBuf {
     let job = common::mlp_job(folder, "operator", 2, 1);

@@ -223,9 +223,11 @@ impl<'e> Session<'e> {
     }
 
     /// Lets the engine keep the integers of frozen parameters from step to step, in at most so many bytes of memory. They change no bit.
+    /// An engine that keeps tensors outside of memory has none to spare.
     #[doc(hidden)] // for the layers above
     pub fn keep_integers(&mut self, most: u64) {
-        self.kept_most = if self.program.kept().contains(&true) { most } else { 0 };
+        let keeps = self.program.kept().contains(&true) && !self.engine.keeps_outside();
+        self.kept_most = if keeps { most } else { 0 };
     }
 
     /// Runs no further graph after `end`: a method that would run one fails with [`EngineError::OutOfTime`].

@@ -107,30 +107,30 @@ mod tests {
         })
     }
 
-    /// The gradients of two runs of a micro-batch, on other tokens, and the bytes that are kept then.
+    /// What a micro-batch reads of the initial state of a seed, on the engine.
+    fn loaded(engine: &mut Cpu, program: &Program, seed: u32) -> Vec<Tensor> {
+        let (state, table) = (init::state(program, [3, seed]), program.state());
+        let read = table[..program.released()].iter().zip(&state);
+        read.map(|(entry, words)| engine.upload(&entry.ty(), &bytes_of(words)).unwrap()).collect()
+    }
+
+    /// The gradients of two runs of a micro-batch, on other tokens, and of one with other weights; and the bytes that are kept then.
     fn gradients(program: &Program, most: u64) -> (Vec<Vec<u8>>, u64) {
         let mut engine = Cpu::new(2).unwrap();
-        let state = init::state(program, [3, 4]);
-        let table = program.state();
-        let state: Vec<Tensor> = table[..program.released()]
-            .iter()
-            .zip(&state)
-            .map(|(entry, words)| engine.upload(&entry.ty(), &bytes_of(words)).unwrap())
-            .collect();
-        let frozen: Vec<Tensor> = state
-            .iter()
-            .zip(program.kept())
-            .filter(|(_, kept)| *kept)
-            .map(|(tensor, _)| tensor.clone())
-            .collect();
         let compiled = engine.compile(Arc::new(program.micro.clone())).unwrap();
+        let mut state = loaded(&mut engine, program, 4);
         let mut all = Vec::new();
-        for turn in 0..2 {
+        for turn in 0..3 {
+            if turn == 2 {
+                state = loaded(&mut engine, program, 5);
+            }
+            let frozen = state.iter().zip(program.kept()).filter(|(_, kept)| *kept);
+            let frozen: Vec<Tensor> = frozen.map(|(tensor, _)| tensor.clone()).collect();
             engine.keep_integers(&frozen, most);
             let mut inputs = state.clone();
             for tensor in &program.batch {
-                let ids: Vec<u32> =
-                    (0..tensor.ty().len() as u32).map(|i| (7 * i + turn) % tensor.below).collect();
+                let len = tensor.ty().len() as u32;
+                let ids: Vec<u32> = (0..len).map(|i| (7 * i + turn) % tensor.below).collect();
                 inputs.push(engine.upload(&tensor.ty(), &bytes_of(&ids)).unwrap());
             }
             for (dtype, words) in [

@@ -199,6 +199,25 @@ impl Cpu {
         kernel::product(&**kernel, &node.operator, sides.map(|(words, view)| numbers(words, view)), out)
     }
 
+    /// A node's output, or what the observer puts in its place. Nothing that was kept is shown.
+    fn observed(
+        &self,
+        graph: &Graph,
+        (index, node): (usize, &Node),
+        values: &[Option<Tensor>],
+        observer: &mut dyn Observer,
+    ) -> Result<Storage, EngineError> {
+        let output = self.compute(graph, node, values)?;
+        if !observer.want(index, node).is_any() {
+            return Ok(output);
+        }
+        let mut shown = Ok(None);
+        let inputs = &mut Values(values);
+        show(&output, &mut |bytes| shown = observer.node(index, node, bytes, inputs));
+        let replaced = shown?.map(|bytes| self.replacement(graph, node, values, &bytes));
+        Ok(replaced.unwrap_or(output))
+    }
+
     /// A node's output if it is kept, from now on at the latest. Integers are packed, which takes longer than to compute them once.
     fn kept(
         &self,
@@ -464,7 +483,6 @@ impl Engine for Cpu {
         }
         let moves =
             moved::are_outside(replaced, &values, |tensor| matches!(tensor.storage(), Storage::Outside(..)));
-        // What an observer sees is computed.
         let mut frozen = std::mem::take(&mut self.frozen);
         let engine = &*self;
         // All nodes are one job of the threads, and the observer is called there: to hand over each node, or what the observer hashes,
@@ -472,25 +490,16 @@ impl Engine for Cpu {
         let computed = self.threads.install(|| {
             for (index, node) in graph.nodes.iter().enumerate() {
                 engine.move_in(node, &mut values)?;
-                if observer.is_none()
-                    && let Some(output) = engine.kept(&mut frozen, graph, node, &values)?
-                {
-                    values[node.output.0 as usize] = Some(output);
-                    dying[index].iter().for_each(|id| values[id.0 as usize] = None);
-                    continue;
-                }
-                let output = engine.compute(graph, node, &values)?;
-                let seen = observer.as_deref_mut().filter(|observer| observer.want(index, node).is_any());
-                let replaced = match seen {
-                    None => None,
+                let output = match &mut observer {
+                    None => match engine.kept(&mut frozen, graph, node, &values)? {
+                        Some(output) => output,
+                        None => Tensor::new(engine.compute(graph, node, &values)?),
+                    },
                     Some(observer) => {
-                        let mut shown = Ok(None);
-                        let inputs = &mut Values(&values);
-                        show(&output, &mut |bytes| shown = observer.node(index, node, bytes, inputs));
-                        shown?.map(|bytes| engine.replacement(graph, node, &values, &bytes))
+                        Tensor::new(engine.observed(graph, (index, node), &values, &mut **observer)?)
                     }
                 };
-                values[node.output.0 as usize] = Some(Tensor::new(replaced.unwrap_or(output)));
+                values[node.output.0 as usize] = Some(output);
                 dying[index].iter().for_each(|id| values[id.0 as usize] = None);
                 for &output in moves.get(&index).into_iter().flatten() {
                     let value = values[output.0 as usize].take().expect("no later node makes it");
