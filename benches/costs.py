@@ -255,10 +255,20 @@ def profile(tiebreak, experiment, folder, name, rounding, steps):
     }
 
 
+def widest():
+    """The widest instructions of this machine that have products of their own (`Path` of crates/engine), as a phrase; nothing elsewhere."""
+    try:
+        flags = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        return ""
+    names = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx_vnni": "AVX-VNNI", "avx2": "AVX2"}
+    return next((f" with {name}" for flag, name in names.items() if flag in flags), "")
+
+
 def keep(name, result):
     RESULTS.mkdir(exist_ok=True)
     first = ", at real-time priority" if os.sched_getscheduler(0) in (os.SCHED_FIFO, os.SCHED_RR) else ""
-    head = {"date": date.today().isoformat(), "machine": f"{os.cpu_count()} cores, {platform.machine()}, load average {os.getloadavg()[0]:.1f}{first}"}
+    head = {"date": date.today().isoformat(), "machine": f"{os.cpu_count()} cores, {platform.machine()}{widest()}, load average {os.getloadavg()[0]:.1f}{first}"}
     (RESULTS / f"costs-{name}.json").write_text(json.dumps(head | result, indent=1) + "\n")
 
 

@@ -62,11 +62,6 @@ impl Tensor {
         self.0.root.get_or_init(|| root);
     }
 
-    /// An address that stands for this tensor alone while somebody holds it.
-    pub(crate) fn address(&self) -> usize {
-        Arc::as_ptr(&self.0).cast::<()>() as usize
-    }
-
     /// The same tensor in another storage, with the root that was noted.
     pub(crate) fn again(&self, storage: impl Any + Send + Sync) -> Tensor {
         Tensor(Arc::new(Kept { root: self.0.root.clone(), storage }))
@@ -229,11 +224,6 @@ pub trait Engine: Send {
         tensor
     }
 
-    /// Says that graphs read these tensors again and again: what they compute of them alone may be kept, in at most so many bytes. It
-    /// replaces what was said before.
-    #[doc(hidden)] // for sessions
-    fn keep_integers(&mut self, _tensors: &[Tensor], _most: u64) {}
-
     /// True if the engine computes tensors again instead of keeping them ([`recompute::Recomputing`]), so that who needs another
     /// engine beside it takes one that does so too.
     #[doc(hidden)] // for the layers above
@@ -390,11 +380,6 @@ macro_rules! forward {
             $inner.packed(tensor)
         }
     };
-    (@ keep_integers $this:ident $inner:expr) => {
-        fn keep_integers(&mut $this, tensors: &[$crate::Tensor], most: u64) {
-            $inner.keep_integers(tensors, most)
-        }
-    };
     (@ is_on_host $this:ident $inner:expr) => {
         fn is_on_host(&$this) -> bool {
             $inner.is_on_host()
@@ -449,7 +434,7 @@ macro_rules! passed_on {
             forward!(
                 self => (**self);
                 describe, upload, read, roots, roots_later, read_each, compile, run, run_owning, binary64_roundings,
-                is_on_host, takes_integers, packed, keep_integers, recomputes, put_outside, use_outside, keeps_outside, finish,
+                is_on_host, takes_integers, packed, recomputes, put_outside, use_outside, keeps_outside, finish,
                 release, as_any, download,
             );
         }

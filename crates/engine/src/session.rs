@@ -154,18 +154,8 @@ pub struct Session<'e> {
     /// The tensors of the state that are held, in the order of [`Program::state`]; empty until a state is loaded.
     state: Vec<Tensor>,
     held: Held,
-    /// The most bytes that the engine may keep of frozen parameters from step to step.
-    kept_most: u64,
     /// The time at which the session stops.
     end: Option<Instant>,
-}
-
-impl Drop for Session<'_> {
-    fn drop(&mut self) {
-        if self.kept_most > 0 {
-            self.engine.keep_integers(&[], 0);
-        }
-    }
 }
 
 impl<'e> Session<'e> {
@@ -199,7 +189,7 @@ impl<'e> Session<'e> {
         let accumulate = engine.compile(Arc::new(program.accumulate.clone()))?;
         let held = Held::of(UpdateShare::whole(&program), &mut *engine)?;
         let state = Vec::new();
-        Ok(Session { engine, program, native, micro, accumulate, state, held, kept_most: 0, end: None })
+        Ok(Session { engine, program, native, micro, accumulate, state, held, end: None })
     }
 
     /// True if logged products are computed by the engine's native kernels.
@@ -220,14 +210,6 @@ impl<'e> Session<'e> {
             self.native = false;
         }
         Ok(())
-    }
-
-    /// Lets the engine keep the integers of frozen parameters from step to step, in at most so many bytes of memory. They change no bit.
-    /// An engine that keeps tensors outside of memory has none to spare.
-    #[doc(hidden)] // for the layers above
-    pub fn keep_integers(&mut self, most: u64) {
-        let keeps = self.program.kept().contains(&true) && !self.engine.keeps_outside();
-        self.kept_most = if keeps { most } else { 0 };
     }
 
     /// Runs no further graph after `end`: a method that would run one fails with [`EngineError::OutOfTime`].
@@ -303,11 +285,6 @@ impl<'e> Session<'e> {
         let first_sample = index * self.program.micro_batch;
         let read = self.program.released();
         let mut inputs = self.state[..read].to_vec();
-        if self.kept_most > 0 {
-            let frozen = inputs.iter().zip(self.program.kept()).filter(|(_, kept)| *kept);
-            let frozen: Vec<Tensor> = frozen.map(|(tensor, _)| tensor.clone()).collect();
-            self.engine.keep_integers(&frozen, self.kept_most);
-        }
         assert_eq!(
             self.program.batch.len(),
             batch.tensors.len(),

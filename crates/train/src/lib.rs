@@ -328,10 +328,6 @@ impl Trainer<'_> {
                 return Err(TrainError::Asked { step: step - 1 });
             };
             digests.clone_from(&done.state);
-            if step == first + 1 && !matches!(by, By::Ranks(_)) {
-                // Now the memory of a step is taken. Ranks may share a machine.
-                session.keep_integers(run.memory_to_spare());
-            }
             let found = self.not_finite(dataset.as_mut(), &mut done)?;
             progress.step(&run.computation.masked(done.record.clone()), done.norm);
             if let Some(found) = &found {

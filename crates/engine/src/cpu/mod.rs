@@ -1,6 +1,5 @@
 //! The CPU engine: portable Rust on all cores, wider vectors where the machine has them.
 
-mod frozen;
 mod im2col;
 pub mod kernel;
 mod library;
@@ -16,7 +15,6 @@ use std::sync::{Arc, Weak};
 
 use super::outside::{Held, Outside};
 use super::{Compiled, Engine, EngineError, Inputs, Observer, QuantisedTensor, Tensor};
-use frozen::Frozen;
 use kernel::{Kernel, Numbers};
 use moved::Lifetimes;
 use native::Native;
@@ -79,7 +77,6 @@ pub struct Cpu {
     /// The kernel of native products in place of `native`.
     kernel: Option<Arc<dyn Kernel>>,
     outside: Option<Arc<dyn Outside>>,
-    frozen: Frozen,
 }
 
 impl Cpu {
@@ -100,14 +97,7 @@ impl Cpu {
             let check = "rounding mode and subnormals".into();
             return Err(EngineError::SelfTest { device, check, fingerprint: None });
         }
-        Ok(Cpu {
-            threads,
-            pool: Arc::default(),
-            native: Native::default(),
-            kernel: None,
-            outside: None,
-            frozen: Frozen::default(),
-        })
+        Ok(Cpu { threads, pool: Arc::default(), native: Native::default(), kernel: None, outside: None })
     }
 
     /// The engine with another order of summation in native products. No other result changes.
@@ -199,7 +189,7 @@ impl Cpu {
         kernel::product(&**kernel, &node.operator, sides.map(|(words, view)| numbers(words, view)), out)
     }
 
-    /// A node's output, or what the observer puts in its place. Nothing that was kept is shown.
+    /// A node's output, or what the observer puts in its place.
     fn observed(
         &self,
         graph: &Graph,
@@ -216,34 +206,6 @@ impl Cpu {
         show(&output, &mut |bytes| shown = observer.node(index, node, bytes, inputs));
         let replaced = shown?.map(|bytes| self.replacement(graph, node, values, &bytes));
         Ok(replaced.unwrap_or(output))
-    }
-
-    /// A node's output if it is kept, from now on at the latest. Integers are packed, which takes longer than to compute them once.
-    fn kept(
-        &self,
-        frozen: &mut Frozen,
-        graph: &Graph,
-        node: &Node,
-        values: &[Option<Tensor>],
-    ) -> Result<Option<Tensor>, EngineError> {
-        let Some(name) = frozen.name(node, values) else { return Ok(None) };
-        if let Some(output) = frozen.get(&name) {
-            return Ok(Some(output));
-        }
-        let bytes = graph.tensor(node.output).bytes() as u64;
-        if !frozen.has_room(bytes) {
-            return Ok(None);
-        }
-        let mut output = self.compute(graph, node, values)?;
-        if let Storage::Quantised(quantised) = &output {
-            let Some(packed) = product::packed(&quantised.operand) else {
-                return Ok(Some(Tensor::new(output)));
-            };
-            output = self.quantised(packed);
-        }
-        let output = Tensor::new(output);
-        frozen.put(name, &output, bytes);
-        Ok(Some(output))
     }
 
     fn quantised(&self, operand: Operand) -> Storage {
@@ -427,10 +389,6 @@ impl Engine for Cpu {
         true
     }
 
-    fn keep_integers(&mut self, tensors: &[Tensor], most: u64) {
-        self.frozen.set(tensors, most);
-    }
-
     fn packed(&mut self, tensor: Tensor) -> Tensor {
         let Storage::Quantised(quantised) = tensor.storage() else { return tensor };
         let packed = self.threads.install(|| product::packed(&quantised.operand));
@@ -451,7 +409,6 @@ impl Engine for Cpu {
     }
 
     fn release(&mut self) {
-        self.frozen.set(&[], 0);
         self.pool.clear();
     }
 
@@ -483,23 +440,17 @@ impl Engine for Cpu {
         }
         let moves =
             moved::are_outside(replaced, &values, |tensor| matches!(tensor.storage(), Storage::Outside(..)));
-        let mut frozen = std::mem::take(&mut self.frozen);
         let engine = &*self;
         // All nodes are one job of the threads, and the observer is called there: to hand over each node, or what the observer hashes,
         // costs more than to compute a small one.
-        let computed = self.threads.install(|| {
+        self.threads.install(|| {
             for (index, node) in graph.nodes.iter().enumerate() {
                 engine.move_in(node, &mut values)?;
                 let output = match &mut observer {
-                    None => match engine.kept(&mut frozen, graph, node, &values)? {
-                        Some(output) => output,
-                        None => Tensor::new(engine.compute(graph, node, &values)?),
-                    },
-                    Some(observer) => {
-                        Tensor::new(engine.observed(graph, (index, node), &values, &mut **observer)?)
-                    }
+                    None => engine.compute(graph, node, &values)?,
+                    Some(observer) => engine.observed(graph, (index, node), &values, &mut **observer)?,
                 };
-                values[node.output.0 as usize] = Some(output);
+                values[node.output.0 as usize] = Some(Tensor::new(output));
                 dying[index].iter().for_each(|id| values[id.0 as usize] = None);
                 for &output in moves.get(&index).into_iter().flatten() {
                     let value = values[output.0 as usize].take().expect("no later node makes it");
@@ -507,9 +458,7 @@ impl Engine for Cpu {
                 }
             }
             Ok::<(), EngineError>(())
-        });
-        self.frozen = frozen;
-        computed?;
+        })?;
         let output = |id: TensorId| values[id.0 as usize].clone().expect("outputs are computed");
         Ok(graph.outputs.iter().map(|port| output(port.tensor)).collect())
     }

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::error::RunError;
 use super::folder::{self, Folder};
-use super::limits::{machine_memory, memory_to_spare};
+use super::limits::machine_memory;
 use super::paths::RunPaths;
 use super::reader::{self, Salts};
 pub use super::run_file::RunFile;
@@ -319,12 +319,6 @@ impl Run {
     pub fn with_memory(mut self, bytes: u64) -> Run {
         self.memory = bytes;
         self
-    }
-
-    /// Bytes of memory that nobody would miss: half of what the limit and the machine leave. 0 if the system does not tell.
-    #[doc(hidden)] // for the layers above
-    pub fn memory_to_spare(&self) -> u64 {
-        memory_to_spare(self.memory)
     }
 
     /// Refuses an object that takes more memory than reading the run may. The size comes from the job's numbers, before anything

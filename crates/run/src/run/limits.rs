@@ -20,15 +20,6 @@ pub fn memory_in_use() -> Option<u64> {
     kilobytes(&std::fs::read_to_string("/proc/self/status").ok()?, "RssAnon:")
 }
 
-/// Bytes of memory that nobody would miss: half of what this machine has left, and of what the limit leaves to this process. 0 if the
-/// system does not tell.
-pub(super) fn memory_to_spare(limit: u64) -> u64 {
-    let Some(used) = memory_in_use() else { return 0 };
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let available = kilobytes(&text, "MemAvailable:").unwrap_or(0);
-    available.min(limit.saturating_sub(used)) / 2
-}
-
 /// The number of a line `NAME N kB` of Linux's `/proc` files, in bytes.
 fn kilobytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;

@@ -260,7 +260,6 @@ impl Division {
 }
 
 /// How a rank adds gradients.
-#[expect(clippy::large_enum_variant, reason = "a rank has one of them")]
 pub(crate) enum Reducer {
     /// Over the hosts, bucket by bucket.
     Hosts(Hosts),

@@ -54,6 +54,10 @@ const GROUP_COLUMNS: usize = 512;
 const SHORT: usize = 256;
 /// The K from which sums of integers of four digits may leave their two words.
 const WIDE: usize = 1 << 23;
+/// The least K, in rows of a, and the least rows of b, in rows of a, for which the sides change: to transpose an output takes longer the
+/// shorter K is, and packing b has its share in a product of few rows of a.
+const TURNS_FROM: usize = 8;
+const WIDE_FROM: usize = 4;
 /// Rows of an output that are transposed together: a cache line of it.
 const TURNED: usize = 16;
 
@@ -133,18 +137,30 @@ pub(super) fn product(
     batch: usize,
     out: &mut [u32],
 ) {
-    let (m, n) = (a.rows(), b.rows());
-    if batch == 1 && a.images().is_none() && b.images().is_some() {
-        // Images are read in place on the left side only.
-        let mut turned = vec![0; out.len()];
-        product(path, part, b, a, batch, &mut turned);
-        return out
-            .chunks_exact_mut(m * n)
-            .zip(turned.chunks_exact(m * n))
-            .for_each(|(out, q)| turn(q, n, out));
+    let matrix = a.rows() * b.rows();
+    // Images are read in place on the left side only.
+    let has_images = [a, b].map(|side| side.images().is_some());
+    let sides_change = has_images == [false, true] || has_images == [false; 2] && is_wide(path, a, b);
+    if batch > 1 || !sides_change {
+        return in_order(path, part, [a, b], batch, out);
     }
-    let compute = by_form(path, [a.digits(), b.digits()], n).expect("it computes these digits");
-    out.par_chunks_mut(m * n).enumerate().for_each(|(matrix, out)| {
+    let mut turned = vec![0; out.len()];
+    in_order(path, part, [b, a], batch, &mut turned);
+    let matrices = out.chunks_exact_mut(matrix).zip(turned.chunks_exact(matrix));
+    matrices.for_each(|(out, q)| turn(q, b.rows(), out));
+}
+
+/// True if b is so much larger than a that its rows are better packed in bands, in memory that stays in the second-level cache, than as
+/// panels, which each band of a reads anew from memory. AMX is not among these paths: its bands have up to all rows of a, and nobody has
+/// measured it.
+fn is_wide(path: Path, a: &Operand, b: &Operand) -> bool {
+    path != Path::AmxInt8 && a.block_range(0).1 >= TURNS_FROM * a.rows() && b.rows() >= WIDE_FROM * a.rows()
+}
+
+/// [`product`] with the panels of b, whichever side is larger.
+fn in_order(path: Path, part: ProductPart, [a, b]: [&Operand; 2], batch: usize, out: &mut [u32]) {
+    let compute = by_form(path, [a.digits(), b.digits()], b.rows()).expect("it computes these digits");
+    out.par_chunks_mut(a.rows() * b.rows()).enumerate().for_each(|(matrix, out)| {
         compute(path, part, [a, b], [matrix / batch, matrix % batch], out);
     });
 }

@@ -175,6 +175,8 @@ fn every_pair_of_digits_on_every_kind_of_input() {
             // Few rows are not packed.
             check(kind, (1, 1), (1, 70, 131), digits, 0);
             check(kind, (2, 2), (4, 65, 200), digits, 64);
+            // The larger side is packed in bands.
+            check(kind, (1, 1), (7, 45, 200), digits, 64);
         }
     }
 }
