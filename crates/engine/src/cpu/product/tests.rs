@@ -406,7 +406,7 @@ fn patches_are_gathered_as_defined() {
 
 #[test]
 fn rows_that_are_packed_once_multiply_alike() {
-    let [few, many] = [2, 33];
+    let [few, many, wide] = [2, 33, 35];
     for (kind, [m, n, k], block) in [
         (Fill::Ordinary, [1, 64, 16], 0),
         (Fill::Extreme, [few, 130, 67], 0),
@@ -416,11 +416,15 @@ fn rows_that_are_packed_once_multiply_alike() {
         // Accumulators are flushed on the way.
         (Fill::Extreme, [1, 65, 16_500], 0),
         (Fill::Extreme, [few + 1, 64, 1000], 0),
+        // The packed rows are read in bands, if the batch is 1.
+        (Fill::Special, [wide, 150, 301], 0),
+        (Fill::Extreme, [wide, 150, 600], 512),
     ] {
+        let batch = if m == wide { 1 } else { 2 };
         let mut words = Words((m * 3 + n * 5 + k * 7) as u64);
-        let [data_a, data_b] = [2 * m * k, n * k].map(|len| fill(kind, &mut words, len));
+        let [data_a, data_b] = [batch * m * k, n * k].map(|len| fill(kind, &mut words, len));
         for digits in [3, 2] {
-            let a = Reference { data: &data_a, batch: 2, rows: m, k, digits };
+            let a = Reference { data: &data_a, batch, rows: m, k, digits };
             let b = Reference { data: &data_b, batch: 1, rows: n, k, digits: 3 };
             let [of_a, of_b] = [&a, &b].map(|side| side.operand(block));
             let Some(kept) = packed(&of_b) else {

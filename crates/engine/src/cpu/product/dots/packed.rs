@@ -150,8 +150,6 @@ impl<F: Layout> Panels<F> {
     }
 
     fn pack_in(memory: impl FnOnce(usize) -> Memory, b: &Operand, batch: usize, k: Range<usize>) -> Self {
-        #[cfg(target_arch = "x86_64")]
-        let kept = b.kept().filter(|_| k.len() == b.k());
         let (n, words_of_k) = (b.rows(), k.len().div_ceil(F::PLACES).next_multiple_of(F::MULTIPLE));
         let panels = n.div_ceil(F::WIDTH);
         let of_panel = words_of_k * Self::TOGETHER;
@@ -176,11 +174,6 @@ impl<F: Layout> Panels<F> {
                     let at = word * Self::TOGETHER + plane * F::WIDTH + vector * LANES;
                     to[at..at + LANES].copy_from_slice(lanes);
                 };
-                #[cfg(target_arch = "x86_64")]
-                if let Some(kept) = kept.filter(|_| !some.is_empty()) {
-                    for_each_kept::<F>(kept, first / LANES, k.len(), put);
-                    continue;
-                }
                 for_each_word::<F, 1>(b, batch, some, k.clone(), scratch, put);
             }
         });
@@ -208,7 +201,7 @@ impl<F: Layout> Panels<F> {
 
 /// Passes all words of sixteen kept rows for `len` indices of K: (word of K, plane, a word of each row).
 #[cfg(target_arch = "x86_64")]
-fn for_each_kept<F: Layout>(
+fn for_each_kept<F: Layout, const SIDE: usize>(
     kept: &Kept,
     panel: usize,
     len: usize,
@@ -221,7 +214,7 @@ fn for_each_kept<F: Layout>(
             || {
                 for (i, words) in kept.panel(panel, 0..len.div_ceil(kept::PLACES)).iter().enumerate() {
                     let count = (len - i * kept::PLACES).min(kept::PLACES).next_multiple_of(F::PLACES);
-                    cut_places::<F, 1>(
+                    cut_places::<F, SIDE>(
                         &kept::integers(words)[..count],
                         i * kept::PLACES / F::PLACES,
                         &mut put,
@@ -232,7 +225,8 @@ fn for_each_kept<F: Layout>(
     }
 }
 
-/// Passes all words of up to sixteen rows of an operand: (word of K, plane, a word of each row). Missing rows and indices are 0.
+/// Passes all words of up to sixteen rows of an operand: (word of K, plane, a word of each row). Missing rows and indices are 0. Fewer rows
+/// than sixteen are the last ones.
 fn for_each_word<F: Layout, const SIDE: usize>(
     operand: &Operand,
     batch: usize,
@@ -241,6 +235,14 @@ fn for_each_word<F: Layout, const SIDE: usize>(
     scratch: &mut Scratch,
     put: impl FnMut(usize, usize, &[u32; LANES]),
 ) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(kept) = operand.kept()
+        && k.len() == operand.k()
+        && rows.start.is_multiple_of(LANES)
+        && !rows.is_empty()
+    {
+        return for_each_kept::<F, SIDE>(kept, rows.start / LANES, k.len(), put);
+    }
     let mut of_rows: [&[i32]; LANES] = [&[]; LANES];
     for ((row, of_row), scratch) in rows.zip(&mut of_rows).zip(scratch) {
         *of_row = operand.row(batch, row, k.clone(), scratch);
