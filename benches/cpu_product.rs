@@ -11,11 +11,12 @@ use tiebreak_engine::cpu::product::{Path, StridedView, absmaxes, memory_of, prod
 const RUNS: usize = 11;
 
 /// (name, batch, M, N, K)
-const SHAPES: [(&str, usize, usize, usize, usize); 6] = [
+const SHAPES: [(&str, usize, usize, usize, usize); 7] = [
     ("square", 1, 1024, 1024, 1024),
     ("qkv", 1, 1024, 768, 256),
     ("mlp down", 1, 1024, 512, 2048),
     ("weight gradient", 1, 512, 2048, 1024),
+    ("few rows", 1, 256, 8192, 2048),
     ("attention scores", 48, 128, 128, 64),
     ("attention values", 48, 128, 64, 128),
 ];
