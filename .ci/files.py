@@ -49,7 +49,7 @@ SECTIONS = [
 TOP = [
     ".cargo", ".dockerignore", ".gitignore", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "Cargo.lock", "Cargo.toml",
     "Containerfile", "LICENSE-APACHE", "LICENSE-MIT", "README.md", "SECURITY.md", "STYLE.md", "_typos.toml", "docs",
-    "proptest-regressions", "rustfmt.toml",
+    "rustfmt.toml",
 ]
 
 HEAD = """# Files

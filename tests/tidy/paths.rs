@@ -16,7 +16,6 @@ const TOPS: [&str; 16] = [
     "fuzz",
     "machine-code",
     "proofs",
-    "proptest-regressions",
     "python",
     "shaders",
     "src",
